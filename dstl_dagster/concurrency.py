@@ -13,8 +13,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from types import MethodType
-from typing import Final, Generic, Protocol, TypeVar
-from weakref import WeakMethod
+from typing import Any, Final, Generic, Protocol, TypeVar
+from weakref import ref
 
 __all__ = [
     "AHEAD_BYTES",
@@ -161,7 +161,8 @@ def both(first: Callable[[], T], second: Callable[[], U], threads: int) -> tuple
         return found, other.result()
 
 
-_renewals: dict[Callable[[], Callable[[], None] | None], None] = {}
+_renewals: dict[ref[Any], Callable[[Any], None]] = {}
+_functions: list[Callable[[], None]] = []
 
 
 def after_fork(renew: Callable[[], None]) -> None:
@@ -171,20 +172,22 @@ def after_fork(renew: Callable[[], None]) -> None:
     lock has to be made anew, a descriptor, a connection or a file is the parent's.
     """
     if isinstance(renew, MethodType):
-        _renewals[WeakMethod(renew, _drop)] = None
+        _renewals[ref(renew.__self__, _drop)] = renew.__func__
     else:
-        _renewals[lambda: renew] = None
+        _functions.append(renew)
 
 
-def _drop(dead: WeakMethod[MethodType]) -> None:
-    _renewals.pop(dead, None)
+def _drop(dead: ref[Any], renewals: dict[ref[Any], Callable[[Any], None]] = _renewals) -> None:
+    renewals.pop(dead, None)
 
 
 def _renew_all() -> None:
-    for each in list(_renewals):
-        renew = each()
-        if renew is not None:
-            renew()
+    for function in _functions:
+        function()
+    for each, method in list(_renewals.items()):
+        owner = each()
+        if owner is not None:
+            method(owner)
 
 
 os.register_at_fork(after_in_child=_renew_all)

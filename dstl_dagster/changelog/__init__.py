@@ -3,16 +3,16 @@
 Does not own when bytes leave (`upload`), how long a file lives (`registry`), or what a change means.
 """
 
-from dstl_dagster.changelog.cache import ChangelogFileCache
 from dstl_dagster.changelog.contract import StateChangelogWriter
 from dstl_dagster.changelog.future import MailboxFuture
-from dstl_dagster.changelog.known_footers import KnownFooters
 from dstl_dagster.changelog.local_copies import limit_local_copies
 from dstl_dagster.changelog.mailbox import MailboxExecutor, TaskMailbox
-from dstl_dagster.changelog.opened_file import begin_remote
-from dstl_dagster.changelog.read_plan import HandleRead
-from dstl_dagster.changelog.reader import ChangelogReader
-from dstl_dagster.changelog.sources import StoreSource
+from dstl_dagster.changelog.reader.disk_cache import DiskCache
+from dstl_dagster.changelog.reader.opened_file import begin_remote
+from dstl_dagster.changelog.reader.read_cache import ReadCache, process_cache
+from dstl_dagster.changelog.reader.read_plan import HandleRead
+from dstl_dagster.changelog.reader.reader import ChangelogReader
+from dstl_dagster.changelog.reader.sources import StoreSource
 from dstl_dagster.changelog.storage import (
     FsStateChangelogStorage,
     FsStateChangelogStorageFactory,
@@ -21,19 +21,20 @@ from dstl_dagster.changelog.storage import (
 from dstl_dagster.changelog.writer import FsStateChangelogWriter
 
 __all__ = [
-    "ChangelogFileCache",
     "ChangelogReader",
+    "DiskCache",
     "FsStateChangelogStorage",
     "FsStateChangelogStorageFactory",
     "FsStateChangelogStorageView",
     "FsStateChangelogWriter",
     "HandleRead",
-    "KnownFooters",
     "MailboxExecutor",
     "MailboxFuture",
+    "ReadCache",
     "StateChangelogWriter",
     "StoreSource",
     "TaskMailbox",
     "begin_remote",
     "limit_local_copies",
+    "process_cache",
 ]

@@ -18,10 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from dstl_dagster.changelog.cache import ChangelogFileCache
-from dstl_dagster.changelog.known_footers import KnownFooters
 from dstl_dagster.changelog.mailbox import MailboxExecutor
-from dstl_dagster.changelog.reader import ChangelogReader
+from dstl_dagster.changelog.reader.read_cache import ReadCache
+from dstl_dagster.changelog.reader.reader import ChangelogReader
 from dstl_dagster.changelog.writer import FsStateChangelogWriter
 from dstl_dagster.errors import ClosedError, ConflictError, InvalidInputError
 from dstl_dagster.format.handles import LocalStateHandle, StreamStateHandle
@@ -184,16 +183,11 @@ class FsStateChangelogStorageView:
     ) -> None:
         self._store = store
         self._local_directory = local_directory
-        options = options or FsStateChangelogOptions()
-        self._cache = ChangelogFileCache(
-            None, options.cache_idle_timeout.total_seconds(), options.max_cache_bytes
-        )
+        self._cache = ReadCache(0).with_disk(options or FsStateChangelogOptions())
 
-    def create_reader(self, known: KnownFooters | None = None) -> ChangelogReader:
-        """A reader of handles, with this view's cache. `known`: as for `ChangelogReader`."""
-        return ChangelogReader(
-            self._store, cache=self._cache, local_directory=self._local_directory, known=known
-        )
+    def create_reader(self) -> ChangelogReader:
+        """A reader of handles, with this view's cache."""
+        return ChangelogReader(self._store, cache=self._cache, local_directory=self._local_directory)
 
     def close(self) -> None:
         """Delete what is cached and end the thread. May be called again."""

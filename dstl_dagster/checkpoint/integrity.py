@@ -7,15 +7,14 @@ needs (`verify`).
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 
+from dstl_dagster.changelog import ReadCache
 from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.format import StreamStateHandle
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
-from dstl_dagster.storage import BlockReads, ObjectStore, read_parts
+from dstl_dagster.storage import ObjectStore, read_parts
 
 __all__ = ["Expected", "FileChecks", "Findings", "Problem", "check_object", "is_as_expected"]
 
@@ -93,27 +92,27 @@ class Findings:
             return sum(self._bytes.values())
 
 
-def check_object(store: ObjectStore, name: str, expected: Expected, found: Findings) -> None:
+def check_object(store: ObjectStore, name: str, expected: Expected, found: Findings) -> bool:
     """Read all of an object, and compare it with what is expected and with the store's own metadata.
 
-    If it is exactly as expected, only its bytes are asked for.
+    If it is exactly as expected, only its bytes are asked for. False if it is not there.
 
     Raises: UnavailableError: the store did not answer, so nothing is known about the object.
     """
     found.checked(name)
     if is_as_expected(store, name, expected, found):
-        return
+        return True
     try:
         stat = store.stat(name)
         if stat is None:
             found.problem(name, "is missing")
-            return
+            return False
         size, crc = _read(store, name, stat.size, stat.generation)
     except UnavailableError:
         raise
     except DstlError as error:
         found.problem(name, f"cannot be read: {error.message}")
-        return
+        return True
     found.checked(name, size)
     # In a copied store the generation is another one, and the object what its length and checksum say.
     if expected.generation not in (None, stat.generation) and (size, crc) != (expected.size, expected.crc32c):
@@ -126,6 +125,7 @@ def check_object(store: ObjectStore, name: str, expected: Expected, found: Findi
         found.problem(name, f"has {size} bytes, not {wanted_size}")
     elif crc != wanted_crc:
         found.problem(name, f"is damaged: its bytes have CRC-32C {crc:08x}, not {wanted_crc:08x}")
+    return True
 
 
 def is_as_expected(store: ObjectStore, name: str, expected: Expected, found: Findings) -> bool:
@@ -165,73 +165,42 @@ class FileChecks:
     """Checks each changelog file once, whoever asks first. Thread-safe: the others wait for the first.
 
     Args:
-        blocks: what else reads the files, row by row. A file of several blocks is summed as they are read,
-            and compared once nobody needs it any more; by default each is read here alone.
-        users: the files that `begin` and `end` are called for, each as often as it is.
+        cache: takes what was read and is right, for those who read the files row by row; `None`: they do
+            not.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        found: Findings,
-        blocks: BlockReads | None = None,
-        users: Iterable[StreamStateHandle] = (),
-    ) -> None:
+    def __init__(self, store: ObjectStore, found: Findings, cache: ReadCache | None = None) -> None:
         self._store = store
         self._found = found
-        in_place = store.capabilities.is_local
-        self._blocks = None if in_place else blocks
-        self._users = Counter(stream.name for stream in users)
+        self._cache = cache
         self._lock = threading.Lock()
         self._files: dict[str, threading.Lock] = {}
-        self._done: set[str] = set()
-        self._summed: set[str] = set()
+        self._there: dict[str, bool] = {}
 
-    def begin(self, stream: StreamStateHandle) -> None:
-        """Check the file, or what of it can be checked before it is read. Raises: UnavailableError."""
+    def is_there(self, stream: StreamStateHandle) -> bool:
+        """Check the file. False if it is missing; what else is wrong is found. Raises: UnavailableError."""
         with self._lock:
             file = self._files.setdefault(stream.name, threading.Lock())
         with file:
-            if stream.name in self._done:
-                return
-            if not self._is_summed(stream):
-                check_object(self._store, stream.name, _expected(stream), self._found)
-            self._done.add(stream.name)
+            if stream.name not in self._there:
+                expected = Expected(stream.generation, stream.stored_bytes, stream.crc32c)
+                self._there[stream.name] = self._is_kept(stream) or check_object(
+                    self._store, stream.name, expected, self._found
+                )
+            return self._there[stream.name]
 
-    def end(self, stream: StreamStateHandle) -> None:
-        """The file was read, once for each `begin`. Raises: UnavailableError."""
-        with self._lock:
-            self._users[stream.name] -= 1
-            if self._users[stream.name] or stream.name not in self._summed:
-                return
-        assert self._blocks is not None
-        assert stream.generation is not None
-        try:
-            crc, size = self._blocks.sum(stream.name, stream.generation)
-        except UnavailableError:
-            raise
-        except DstlError:
-            crc, size = -1, -1
-        if (size, crc) == (stream.stored_bytes, stream.crc32c):
-            self._found.checked(stream.name, size)
-        else:
-            check_object(self._store, stream.name, _expected(stream), self._found)
-
-    def _is_summed(self, stream: StreamStateHandle) -> bool:
-        blocks, size, generation = self._blocks, stream.stored_bytes, stream.generation
-        if blocks is None or size is None or size <= _SMALL_BYTES or None in (generation, stream.crc32c):
+    def _is_kept(self, stream: StreamStateHandle) -> bool:
+        """Whether the cache has the file, which it then has compared with the handle."""
+        if self._cache is None or stream.crc32c is None or stream.stored_bytes is None:
             return False
-        assert generation is not None
-        blocks.expect(stream.name, generation, size)
         try:
-            blocks.last_block(stream.name, generation)
+            source = self._cache.open(self._store, stream)
         except UnavailableError:
             raise
         except DstlError:
             return False
-        self._summed.add(stream.name)
+        if source is None:
+            return False
+        source.close()
+        self._found.checked(stream.name, stream.stored_bytes)
         return True
-
-
-def _expected(stream: StreamStateHandle) -> Expected:
-    return Expected(stream.generation, stream.stored_bytes, stream.crc32c)

@@ -341,6 +341,7 @@ class CheckpointReader:
             checkpoint.entry.committed,
             origin=checkpoint.entry.completed.origin,
             abandoned=checkpoint.abandoned,
+            options=self._job_options.changelog,
             threads=self._options.commit_threads,
             progress=progress,
         )

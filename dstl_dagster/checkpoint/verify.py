@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from dstl_dagster.changelog import ChangelogReader
+from dstl_dagster.changelog import ChangelogReader, ReadCache
 from dstl_dagster.checkpoint.integrity import (
     Expected,
     FileChecks,
@@ -38,8 +38,9 @@ from dstl_dagster.keyed import (
     schema_of,
 )
 from dstl_dagster.recoverable import Copied, fingerprint_of, is_own, temporary_names
+from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.state import StateSchema, check_changes
-from dstl_dagster.storage import BlockReads, ObjectStore, OnceRead, Origin
+from dstl_dagster.storage import ObjectStore, Origin
 from dstl_dagster.timeline import Committed
 
 __all__ = [
@@ -52,7 +53,7 @@ __all__ = [
 ]
 
 _PROBLEMS_SHOWN = 5
-Check = Callable[[], None]
+Check = Callable[[], object]
 Progress = Callable[[int, int], None]
 
 
@@ -89,6 +90,7 @@ def verify_checkpoint(
     *,
     origin: Origin | None = None,
     abandoned: bool = False,
+    options: FsStateChangelogOptions | None = None,
     threads: int = 4,
     progress: Progress | None = None,
 ) -> Verification:
@@ -99,8 +101,9 @@ def verify_checkpoint(
         committed: its newest `committed` record; `None` if step 6 is not complete.
         origin: where its record says that it was made; files are named by the bucket that they had there.
         abandoned: a restore left it behind, and retracts its files.
+        options: where on this machine files are kept while they are checked, and how many bytes of them.
         threads: objects checked concurrently. Each check holds one change set at a time, and all of them
-            together 64 MiB of files, which are fetched once: small ones whole, larger ones in blocks.
+            together 64 MiB of small files; larger ones are on disk. A file that is kept is fetched once.
         progress: called with (checks done, checks in total) from the calling thread.
 
     Raises: UnavailableError if the store is down, FormatError (kind `newer_version`) if a later release wrote
@@ -110,7 +113,8 @@ def verify_checkpoint(
     origin = origin or Origin("", "", None)
     files = origin.located(store)
     _check_lists(store, manifest, found)
-    checks = _change_checks(OnceRead(store), manifest, found)
+    kept = ReadCache().with_disk(options or FsStateChangelogOptions())
+    checks = _change_checks(store, kept, manifest, found)
     if abandoned:
         own = JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt)
         found.note(own, "is of a checkpoint that a restore left behind: read it, but do not restore to it")
@@ -118,7 +122,8 @@ def verify_checkpoint(
     else:
         copied = cache(partial(origin.is_copied, store))
         checks += [partial(_check_file, files, file, committed, copied, found) for file in manifest.files]
-    _run(checks, threads, progress)
+    with kept:
+        _run(checks, threads, progress)
     return Verification.of(manifest.checkpoint_id, found)
 
 
@@ -130,7 +135,7 @@ def verify_state(store: ObjectStore, manifest: Manifest, *, threads: int = 4) ->
     found = Findings()
     _check_lists(store, manifest, found)
     checks = FileChecks(store, found)
-    _run([partial(checks.begin, stream) for stream in _files(manifest)], threads, None)
+    _run([partial(checks.is_there, stream) for stream in _files(manifest)], threads, None)
     return Verification.of(manifest.checkpoint_id, found)
 
 
@@ -183,19 +188,19 @@ def _files(manifest: Manifest) -> list[StreamStateHandle]:
     return list(found.values())
 
 
-def _change_checks(memory: OnceRead, manifest: Manifest, found: Findings) -> list[Check]:
+def _change_checks(store: ObjectStore, cache: ReadCache, manifest: Manifest, found: Findings) -> list[Check]:
     """One check for each handle: its files, its change sets, and their content.
 
     Of a handle that is needed in part, all is checked: its files are there for good or not at all.
     """
-    blocks = BlockReads(memory)
-    reader = ChangelogReader(blocks, threads=1)  # the checks themselves run concurrently
-    works: list[tuple[ChangelogStateHandle, StateSchema | None]] = []
+    reader = ChangelogReader(store, cache=cache, threads=1)  # the checks themselves run concurrently
+    files = FileChecks(store, found, cache)
+    checks: list[Check] = []
     for entry in manifest.operators.values():
         schema = _schema_of(entry, found) if entry.runs else None
-        works += [(handle, schema) for handle in _each_once(entry.handles)]
-    files = FileChecks(memory, found, blocks, (stream for handle, _ in works for stream in _files_of(handle)))
-    return [partial(_check_handle, memory, files, reader, handle, schema, found) for handle, schema in works]
+        handles = _each_once(entry.handles)
+        checks += [partial(_check_handle, files, reader, handle, schema, found) for handle in handles]
+    return checks
 
 
 def _files_of(handle: ChangelogStateHandle) -> Iterable[StreamStateHandle]:
@@ -216,33 +221,16 @@ def _schema_of(entry: OperatorEntry, found: Findings) -> StateSchema | None:
 
 
 def _check_handle(
-    store: OnceRead,
     files: FileChecks,
     reader: ChangelogReader,
     handle: ChangelogStateHandle,
     schema: StateSchema | None,
     found: Findings,
 ) -> None:
-    streams = _files_of(handle)
-    for stream in streams:
-        files.begin(stream)
-    _check_changes(store, reader, handle, schema, found)
-    for stream in streams:
-        files.end(stream)
-
-
-def _check_changes(
-    store: OnceRead,
-    reader: ChangelogReader,
-    handle: ChangelogStateHandle,
-    schema: StateSchema | None,
-    found: Findings,
-) -> None:
-    names = sorted({stream.name for stream in handle.streams})
+    there = [files.is_there(stream) for stream in _files_of(handle)]
+    if not all(there):
+        return  # reported by the object's own check
     try:
-        unsure = {stream.name for stream in handle.streams if not store.holds(stream.name, stream.generation)}
-        if any(store.stat(name) is None for name in unsure):
-            return  # reported by the object's own check
         batches = reader.read_batches(handle)
         if schema is not None:
             check_changes(batches, schema)
@@ -251,6 +239,7 @@ def _check_changes(
                 pass  # reading compares each change set with its checksum
     except DstlError as error:
         raise_unless_damage(error)
+        names = sorted({stream.name for stream in handle.streams})
         found.problem(", ".join(names), f"does not hold what it should: {error.message}")
 
 

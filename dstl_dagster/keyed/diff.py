@@ -25,7 +25,7 @@ from dstl_dagster.keyed.keyed_state import KeyedState, split_count
 from dstl_dagster.keyed.log_reads import Log, folded_logs
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.state import StateFold, StateSchema, ranges_of_tasks, same_rows
-from dstl_dagster.storage import ObjectStore, OnceRead
+from dstl_dagster.storage import ObjectStore
 
 __all__ = ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"]
 
@@ -62,7 +62,6 @@ def diff_checkpoints(
 
     Raises: NotFoundError (kind `no_state`) if neither has any; as `diff_states`.
     """
-    store = OnceRead(store)  # most manifests and files are of both
     states = [KeyedState.of(store, each, operator) for each in (older, newer)]
     known = [state for state in states if state is not None]
     if not known:

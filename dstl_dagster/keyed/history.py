@@ -14,7 +14,7 @@ from dstl_dagster.keyed.log_reads import Log, folded_logs
 from dstl_dagster.keyed.lookup import key_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.state import StateFold, expired_rows, python_rows
-from dstl_dagster.storage import ObjectStore, OnceRead
+from dstl_dagster.storage import ObjectStore
 
 __all__ = ["KeyChange", "key_history"]
 
@@ -51,7 +51,6 @@ def key_history(
     Raises: InvalidInputError if `key` does not have this state's key columns, or the state has no schema;
     NotFoundError (kind `checkpoint_gone`), FormatError, UnavailableError.
     """
-    store = OnceRead(store)
     state = KeyedState.of(store, manifest, operator)
     entry = manifest.operators.get(operator)
     if state is None or entry is None:

@@ -1,7 +1,7 @@
-"""What an open state keeps between look-ups of keys: its small files, and the footers of the others.
+"""What an open state keeps decoded between look-ups of keys: the changes in its small files.
 
-Owns which handles these are, and their changes in memory. Does not own reading (`changelog`), nor what a
-look-up needs (`keyed_state`).
+Owns which handles these are, and their changes in memory. Does not own reading (`changelog`), where the
+footers of the other files are kept, nor what a look-up needs (`keyed_state`).
 
 A log is many small files. A look-up needs a little of each, and opening them takes longer than anything else.
 """
@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dstl_dagster.changelog import ChangelogReader, HandleRead, KnownFooters
+from dstl_dagster.changelog import ChangelogReader, HandleRead
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed.passes import smallest_within
 from dstl_dagster.state import CollectedChanges
@@ -56,12 +56,10 @@ class KeptLog:
 
     Attributes:
         numbers: of the handles that are kept once they are read, if they then still fit.
-        footers: of the files of all others.
     """
 
     def __init__(self, handles: Sequence[ChangelogStateHandle]) -> None:
         self.numbers = kept_handles(handles)
-        self.footers = KnownFooters()
         self._handles = handles
         self._kept: dict[int, CollectedChanges] = {}
 

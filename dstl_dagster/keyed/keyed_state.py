@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dstl_dagster.changelog import ChangelogReader, FsStateChangelogStorageView, HandleRead, KnownFooters
+from dstl_dagster.changelog import ChangelogReader, HandleRead, ReadCache
 from dstl_dagster.concurrency import passes_ahead, read_ahead
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
@@ -48,6 +48,9 @@ __all__ = [
 
 _SPLIT_BYTES = 32 * 1024 * 1024
 """Approximate payload bytes of changes held in memory at a time; of a log that is read at once, as many."""
+
+_CACHE_BYTES = 8 * 1024 * 1024
+"""Of footers, mostly, beside the log that is kept: about a thousandth of the files that they describe."""
 
 
 def is_keyed(report: OperatorReport) -> bool:
@@ -157,9 +160,9 @@ class StateAt:
         """The state of these key groups only."""
         return replace(self, handles=tuple(within(self.handles, [key_groups])))
 
-    def opened(self, store: ObjectStore) -> KeyedState:
-        """The rows, read through `store`, which must be the store at `store_uri`."""
-        return KeyedState(store, self)
+    def opened(self, store: ObjectStore, cache: ReadCache | None = None) -> KeyedState:
+        """The rows, read through `store`: the store at `store_uri`. `cache`: of this and other states."""
+        return KeyedState(store, self, cache=cache)
 
 
 @dataclass(frozen=True)
@@ -171,11 +174,17 @@ class KeyedState:
 
     Attributes:
         ahead: of a state that does not fit in memory, so many of `ranges()` are read while one is used.
+        cache: what was read of the files before; by default this state's own.
     """
 
     store: ObjectStore = field(repr=False)
     at: StateAt
     ahead: int = field(default=1, repr=False, compare=False)
+    cache: ReadCache | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def _cache(self) -> ReadCache:
+        return self.cache or ReadCache(_CACHE_BYTES)
 
     @cached_property
     def _kept(self) -> KeptLog:
@@ -262,7 +271,7 @@ class KeyedState:
             if number not in kept.numbers and not (few and may_be_looked_into(self.handles[number]))
         ]
         # What is looked into is not fetched whole.
-        with self.reading(cached=len(wanted) > 1 and not few, known=kept.footers) as reader:
+        with self.reading(cached=len(wanted) > 1 and not few) as reader:
             held = self._held(reader, at_once, wanted)
             held |= kept.changes(reader, [each for each in self._reads_of(touched) if each in kept.numbers])
             yield from self._folded_passes(wanted, held, reader.read_framed if few else reader.read_all, keys)
@@ -347,23 +356,16 @@ class KeyedState:
         return pa.concat_tables([self.schema.columns.empty_table(), *tables])
 
     @contextmanager
-    def reading(
-        self, *, cached: bool = False, known: KnownFooters | None = None
-    ) -> Iterator[ChangelogReader]:
+    def reading(self, *, cached: bool = False) -> Iterator[ChangelogReader]:
         """A reader of this state's files. Says why a file is missing, in the block.
 
-        With `cached`, remote files are kept on the local disk until the block is left. `known`: as for
-        `ChangelogReader`.
+        With `cached`, remote files are kept on the local disk until the block is left.
         """
         options = self.at.options
         copies = local_changelog_directory(options.local_recovery, self.job)
-        view = FsStateChangelogStorageView(self.store, options.changelog, copies) if cached else None
+        cache = self._cache.with_disk(options.changelog) if cached else self._cache
         try:
-            yield (
-                ChangelogReader(self.store, local_directory=copies, known=known)
-                if view is None
-                else view.create_reader(known)
-            )
+            yield ChangelogReader(self.store, local_directory=copies, cache=cache)
         except NotFoundError as error:
             at = f"checkpoint {self.checkpoint_id} of job {self.job!r}"
             what = f"the state of operator {self.operator!r} at {at}"
@@ -371,5 +373,4 @@ class KeyedState:
 
             raise missing_object(self.store, self.job, self.checkpoint_id, what, error) from error
         finally:
-            if view is not None:
-                view.close()
+            cache.close()

@@ -26,7 +26,6 @@ from dstl_dagster.storage import (
     ObjectStore,
     metered,
     open_store,
-    shared_reads,
 )
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def task_store(uri: str, reads: ReadCost | None, options: GSFileSystemOptions) -
     """
     meter = CostMeter()
     with counted_store(uri, meter, options) as store:
-        yield shared_reads(store, options.storage_root_url or "")
+        yield store
     if reads is not None:
         reads.add(meter.cost)
 

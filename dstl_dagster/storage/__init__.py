@@ -52,7 +52,6 @@ if TYPE_CHECKING:
         cost_from_note,
         cost_note,
     )
-    from dstl_dagster.storage.block_reads import BlockReads
     from dstl_dagster.storage.copied import Origin, generation_of_copy
     from dstl_dagster.storage.deleting import delete_each
     from dstl_dagster.storage.gcs.store import GCSObjectStore
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.local.store import LocalObjectStore
     from dstl_dagster.storage.lookups import Check, component_lookups
     from dstl_dagster.storage.memory import MemoryObjectStore
-    from dstl_dagster.storage.once_read import OnceRead, ReadMemory, forget_reads, shared_reads
     from dstl_dagster.storage.open import open_store, require_store_uri, require_within
     from dstl_dagster.storage.parts import read_parts
     from dstl_dagster.storage.policy.retry import Retries, RetryAttempt, RetryPolicy
@@ -99,7 +97,6 @@ __all__ = [
     "Absent",
     "AnyGeneration",
     "BatchDeletingStore",
-    "BlockReads",
     "Buffer",
     "Check",
     "CheckpointCost",
@@ -118,7 +115,6 @@ __all__ = [
     "ObjectStat",
     "ObjectStore",
     "ObjectWriter",
-    "OnceRead",
     "OpeningStore",
     "Operation",
     "Origin",
@@ -126,7 +122,6 @@ __all__ = [
     "PrivateFile",
     "PrivateFolder",
     "RangeReader",
-    "ReadMemory",
     "RequestClass",
     "Retries",
     "RetryAttempt",
@@ -150,7 +145,6 @@ __all__ = [
     "cost_note",
     "delete_each",
     "each_deleted",
-    "forget_reads",
     "generation_of_copy",
     "let_settle",
     "metered",
@@ -161,7 +155,6 @@ __all__ = [
     "require_store_uri",
     "require_within",
     "server_time",
-    "shared_reads",
     "split_bucket_uri",
     "split_object_uri",
     "summed_write",
@@ -186,7 +179,6 @@ __getattr__, __dir__ = lazy_face(
             "cost_from_note",
             "cost_note",
         ],
-        "block_reads": ["BlockReads"],
         "copied": ["Origin", "generation_of_copy"],
         "deleting": ["delete_each"],
         "local.file_ranges": ["FileRanges"],
@@ -194,7 +186,6 @@ __getattr__, __dir__ = lazy_face(
         "local": ["LocalObjectStore"],
         "lookups": ["Check", "component_lookups"],
         "memory": ["MemoryObjectStore"],
-        "once_read": ["OnceRead", "ReadMemory", "forget_reads", "shared_reads"],
         "open": ["open_store", "require_store_uri", "require_within"],
         "parts": ["read_parts"],
         "preflight": ["Finding", "Severity", "check_store"],

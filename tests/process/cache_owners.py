@@ -17,21 +17,21 @@ from pathlib import Path
 
 from forks import forked, joined
 
-from dstl_dagster.changelog import ChangelogFileCache
+from dstl_dagster.changelog import DiskCache, ReadCache
 from dstl_dagster.format import StreamStateHandle
 from dstl_dagster.storage import ABSENT, FileRanges, MemoryObjectStore
 
 NOBODY = 65534
 
 
-def opened(cache: ChangelogFileCache, name: str) -> FileRanges | None:
+def opened(cache: DiskCache, name: str) -> FileRanges | None:
     store = MemoryObjectStore()
     store.put(name, name.encode(), precondition=ABSENT)
-    return cache.open(store, StreamStateHandle(name, None))
+    return ReadCache(0, cache).open(store, StreamStateHandle(name, None))
 
 
-def cache_in(place: str) -> ChangelogFileCache:
-    return ChangelogFileCache([Path(place)], 60, 1 << 20)
+def cache_in(place: str) -> DiskCache:
+    return DiskCache([Path(place)], 60, 1 << 20)
 
 
 def files_in(place: str) -> list[Path]:

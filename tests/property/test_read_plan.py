@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstl_dagster.changelog.read_plan import GAP_BYTES, REQUEST_BYTES, joined
+from dstl_dagster.changelog.reader.read_plan import GAP_BYTES, REQUEST_BYTES, joined
 
 lengths = st.one_of(
     st.integers(0, 5), st.integers(0, 2 * GAP_BYTES), st.integers(REQUEST_BYTES - 3, 3 * REQUEST_BYTES)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from dstl_dagster.changelog import process_cache
 from dstl_dagster.errors import DstlError
 from dstl_dagster.keyed import Beside, StateAt, beside, changed_rows
 from dstl_dagster.spark.dataframes.state_tasks import WriteStateTask
@@ -69,7 +70,7 @@ class LookUpTask:
 
     def _state(self, keys: pa.Table) -> pa.Table:
         with task_store(self.state.store_uri, self.reads, self.state.options.files) as store:
-            return self.state.opened(store).rows(keys)
+            return self.state.opened(store, process_cache()).rows(keys)
 
     def _old_rows(self, found: Beside) -> pa.StructArray:
         rows = found.old.combine_chunks()

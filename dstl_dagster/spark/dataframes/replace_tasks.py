@@ -13,6 +13,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
+from dstl_dagster.changelog import process_cache
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import Grouped, KeyedState, Replacement, Scope, StateAt, replacements
 from dstl_dagster.spark.dataframes.state_tasks import WriteStateTask
@@ -53,7 +54,7 @@ class ReplaceStateTask(WriteStateTask):
             yield from self._to_write(None, own, new)
             return
         with task_store(self.state.store_uri, self.reads, self.state.options.files) as store:
-            yield from self._to_write(self.state.within(own).opened(store), own, new)
+            yield from self._to_write(self.state.within(own).opened(store, process_cache()), own, new)
 
     def _new_rows(self, batch: pa.RecordBatch) -> Grouped:
         """Without the row that says which range it is; columns as in the schema."""

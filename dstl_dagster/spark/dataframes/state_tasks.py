@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dstl_dagster.changelog import process_cache
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import (
@@ -147,7 +148,7 @@ class ReadStateTask:
         state = self.state
         with (
             task_store(state.store_uri, self.reads, state.options.files) as store,
-            state.opened(store).reading() as reader,
+            state.opened(store, process_cache()).reading() as reader,
         ):
             fold = folded(reader, state, key_groups)
         for table in fold.tables():

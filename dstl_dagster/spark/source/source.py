@@ -21,6 +21,7 @@ from pyspark.sql import types as st
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from dstl_dagster.changelog import process_cache
 from dstl_dagster.checkpoint import Checkpoint, CheckpointReader
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
@@ -184,7 +185,7 @@ class StateReader(DataSourceReader):
         if not isinstance(partition, RangePartition):  # Spark creates one if there are none
             return
         with task_store(self._state.store_uri, None, self._state.options.files) as store:
-            state = self._state.within(partition.key_groups).opened(store)
+            state = self._state.within(partition.key_groups).opened(store, process_cache())
             for table in state.tables(partition.key_groups):
                 yield from _spark_batches(self._columns.taken_from(table, state.schema), self._spark_schema)
 
@@ -248,7 +249,9 @@ class ChangesReader(DataSourceReader):
             return
         older, newer = self._states[partition.pair : partition.pair + 2]
         with task_store(newer.store_uri, None, newer.options.files) as store:
-            before, after = (each.within(partition.key_groups).opened(store) for each in (older, newer))
+            before, after = (
+                each.within(partition.key_groups).opened(store, process_cache()) for each in (older, newer)
+            )
             yield from read_changes(before, after, self._columns, self._spark_schema)
 
 

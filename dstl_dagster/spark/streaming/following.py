@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as st
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from dstl_dagster.changelog import process_cache
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
@@ -276,7 +277,7 @@ class ChangesStreamReader(DataSourceStreamReader):
         assert isinstance(partition, ChangesPartition)
         older, newer = partition.older, partition.newer
         with task_store(newer.store_uri, None, newer.options.files) as store:
-            before, after = older.opened(store), newer.opened(store)
+            before, after = (each.opened(store, process_cache()) for each in (older, newer))
             yield from read_changes(before, after, partition.columns, self._spark_schema)
 
     def stop(self) -> None:

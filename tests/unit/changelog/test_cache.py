@@ -1,4 +1,4 @@
-"""The cache of a recovery: one download, bounded disk, and files that go when nobody reads them."""
+"""The cache on disk: one download, bounded disk, and files that go when nobody reads them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dstl_dagster.changelog import ChangelogFileCache, FsStateChangelogStorage, FsStateChangelogStorageView
+from dstl_dagster.changelog import DiskCache, FsStateChangelogStorage, FsStateChangelogStorageView, ReadCache
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SequenceNumber, StreamStateHandle
 from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore, PrivateFile
@@ -63,7 +63,8 @@ class Fixture:
         self.directory = directory
         self.store = CountingStore()
         self.clock, self.timer = VirtualClock(), ManualTimer()
-        self.cache = ChangelogFileCache([directory], 60, max_bytes, clock=self.clock, timer=self.timer)
+        self.disk = DiskCache([directory], 60, max_bytes, clock=self.clock, timer=self.timer)
+        self.cache = ReadCache(0, self.disk)
 
     def open(self, name: str) -> Any:
         if self.store.stat(name) is None:
@@ -106,7 +107,7 @@ def test_an_idle_file_goes_after_its_time(cached: Fixture) -> None:
     assert cached.files() == 1
     cached.timer.advance(1)
     assert cached.files() == 0
-    assert cached.cache.cached_bytes == 0
+    assert cached.disk.cached_bytes == 0
 
 
 def test_disk_is_bounded(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_disk_is_bounded(tmp_path: Path) -> None:
     assert cached.open("new") is not None
     assert cached.files() == 2
     assert cached.open("too much") is None
-    assert cached.cache.cached_bytes == 20
+    assert cached.disk.cached_bytes == 20
     held.close()
     cached.cache.close()
 
@@ -128,7 +129,7 @@ def test_a_failed_download_leaves_nothing(cached: Fixture) -> None:
     cached.store.breaks = 1
     with pytest.raises(UnavailableError):
         cached.open("a")
-    assert (cached.files(), cached.cache.cached_bytes) == (0, 0)
+    assert (cached.files(), cached.disk.cached_bytes) == (0, 0)
     assert cached.open("a") is not None
 
 
@@ -136,7 +137,7 @@ def test_a_local_store_is_not_cached(tmp_path: Path) -> None:
     """Files that lie on this machine already are read where they are."""
     store = LocalObjectStore(tmp_path / "store", durable=False)
     store.put("a", b"x", precondition=ABSENT)
-    cache = ChangelogFileCache([tmp_path / "cache"], 60, 100)
+    cache = ReadCache(0, DiskCache([tmp_path / "cache"], 60, 100))
     assert cache.open(store, StreamStateHandle("a", None)) is None
     cache.close()
 
@@ -151,14 +152,14 @@ def test_close_deletes_what_is_idle_at_once_and_the_rest_when_let_go(tmp_path: P
     assert bytes(held.read_range(0, 4)) == b"held"
     assert cached.open("more") is None
     held.close()
-    assert (cached.files(), cached.cache.cached_bytes) == (0, 0)
+    assert (cached.files(), cached.disk.cached_bytes) == (0, 0)
 
 
 def test_many_readers_download_once(tmp_path: Path) -> None:
     """Threads that want one file at the same time share one download."""
     cached = Fixture(tmp_path)
     cached.open("a").close()
-    store, cache = CountingStore(), ChangelogFileCache([tmp_path / "other"], 60, 100)
+    store, cache = CountingStore(), ReadCache(0, DiskCache([tmp_path / "other"], 60, 100))
     store.put("a", b"x" * 10, precondition=ABSENT)
     barrier = threading.Barrier(8)
     sources: list[Any] = []
@@ -250,10 +251,11 @@ def test_a_folder_that_others_can_change_is_not_used(
         store.put(name, name.encode(), precondition=ABSENT)
     for directories in ([hostile], [hostile, sound]):
         caplog.clear()
-        cache = ChangelogFileCache(directories, 60, 100, timer=ManualTimer())
+        disk = DiskCache(directories, 60, 100, timer=ManualTimer())
+        cache = ReadCache(0, disk)
         sources = [cache.open(store, StreamStateHandle(name, None)) for name in "ab"]
         assert [source is None for source in sources] == [len(directories) == 1] * 2
-        assert cache.cached_bytes == (0 if len(directories) == 1 else 2)
+        assert disk.cached_bytes == (0 if len(directories) == 1 else 2)
         assert [record for record in caplog.records if str(home) in record.getMessage()] != []
         assert len(caplog.records) == 1
         cache.close()
@@ -270,7 +272,7 @@ def test_the_folder_is_this_users_alone(cached: Fixture) -> None:
         0o700,
         0o600,
     ]
-    other = ChangelogFileCache([cached.directory], 60, 100, timer=ManualTimer())
+    other = ReadCache(0, DiskCache([cached.directory], 60, 100, timer=ManualTimer()))
     kept = other.open(cached.store, StreamStateHandle("a", None))
     assert kept is not None
     assert len({path.parent for path in cached_files(cached.directory)}) == 2
@@ -287,7 +289,7 @@ def test_reserved_disk_is_given_back_after_any_failure(
     with monkeypatch.context() as patched:
         patched.setattr(os, "geteuid", lambda: -1)  # nobody's folder
         assert cached.open("a") is None
-    assert cached.cache.cached_bytes == 0
+    assert cached.disk.cached_bytes == 0
     cached.open("a").close()
     for error in (OSError(errno.EMFILE, "too many open files"), KeyboardInterrupt()):
 
@@ -301,18 +303,17 @@ def test_reserved_disk_is_given_back_after_any_failure(
             else:
                 with pytest.raises(KeyboardInterrupt):
                     cached.open("b")
-        assert (cached.files(), cached.cache.cached_bytes) == (1, 10)
+        assert (cached.files(), cached.disk.cached_bytes) == (1, 10)
     assert cached.open("b") is not None
 
 
 def test_a_file_that_somebody_removed_is_downloaded_again(cached: Fixture) -> None:
-    """One download of it goes around the cache; the next is cached, in a new folder where that is gone."""
+    """It is cached anew, in a new folder where that is gone; the disk of the first is free."""
     cached.open("a").close()
     shutil.rmtree(next(cached.directory.iterdir()))
-    assert cached.open("a") is None
-    assert cached.cache.cached_bytes == 0
     again = cached.open("a")
     assert bytes(again.read_range(0, 1)) == b"a"
+    assert (cached.files(), cached.disk.cached_bytes) == (1, 10)
     again.close()
     assert cached.store.downloads == 2
 
@@ -323,7 +324,7 @@ def test_a_reader_may_end_while_the_cache_is_closed(tmp_path: Path) -> None:
     source = cached.open("a")
     cached.timer.close()
     source.close()
-    assert (cached.files(), cached.cache.cached_bytes) == (0, 0)
+    assert (cached.files(), cached.disk.cached_bytes) == (0, 0)
     cached.cache.close()
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
@@ -333,6 +334,6 @@ def test_a_cache_that_nobody_closed_frees_its_disk(tmp_path: Path) -> None:
     cached = Fixture(tmp_path)
     cached.open("a").close()
     assert cached.files() == 1
-    cached.timer = cached.cache = None  # type: ignore[assignment]
+    cached.timer = cached.cache = cached.disk = None  # type: ignore[assignment]
     gc.collect()
     assert cached.files() == 0

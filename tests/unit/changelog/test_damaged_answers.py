@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.changelog import ChangelogFileCache, ChangelogReader, HandleRead
+from dstl_dagster.changelog import ChangelogReader, DiskCache, HandleRead, ReadCache
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.format.framed_changes import FramedChanges
 from dstl_dagster.settings import FsStateChangelogOptions
-from dstl_dagster.storage import MemoryObjectStore, OnceRead, ReadMemory, StoreCapabilities
+from dstl_dagster.storage import MemoryObjectStore, StoreCapabilities
 from tests.unit.changelog.writing import open_writer, persisted
 
 LARGE = 3 << 20
@@ -94,11 +94,11 @@ def test_a_damaged_answer_is_asked_for_again(
     """Wherever the flipped bit is, in whichever request; tasks that share a memory never meet it again."""
     store, handle, changes = written
     store.at, store.damages, store.skip = lambda length: int(fraction * (length - 1)), 1, skip
-    memory = ReadMemory()
-    shared = OnceRead(store, memory, pinned=True)
-    assert way(ChangelogReader(shared), handle) == changes
+    cache = ReadCache()
+    assert way(ChangelogReader(store, cache=cache), handle) == changes
     assert store.damages == 0 or len(store.asked) <= skip
-    assert way(ChangelogReader(OnceRead(store, memory, pinned=True)), handle) == changes
+    store.skip = len(store.asked)
+    assert way(ChangelogReader(store, cache=cache), handle) == changes
 
 
 @WAYS
@@ -110,7 +110,7 @@ def test_what_is_stored_wrong_is_an_error(
     store, handle, _ = written
     store.at, store.damages = lambda length: length // 3, 1_000
     with pytest.raises(FormatError, match="offset"):
-        way(ChangelogReader(OnceRead(store)), handle)
+        way(ChangelogReader(store, cache=ReadCache()), handle)
 
 
 def test_a_damaged_download_is_not_kept_on_disk(
@@ -119,7 +119,7 @@ def test_a_damaged_download_is_not_kept_on_disk(
     """It is downloaded again, and all later readers read the right file from disk."""
     store, handle, changes = written
     store.at, store.damages = lambda length: length // 3, 1
-    cache = ChangelogFileCache([tmp_path], 60, 1 << 30)
+    cache = ReadCache(0, DiskCache([tmp_path], 60, 1 << 30))
     assert read(ChangelogReader(store, cache=cache), handle) == changes
     assert store.damages == 0
     store.asked.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstl_dagster.changelog.read_plan import (
+from dstl_dagster.changelog.reader.read_plan import (
     END_BYTES,
     GAP_BYTES,
     REQUEST_BYTES,

@@ -20,7 +20,7 @@ from dstl_dagster.changelog import (
     FsStateChangelogStorageView,
     HandleRead,
 )
-from dstl_dagster.changelog.read_plan import END_BYTES, REQUEST_BYTES
+from dstl_dagster.changelog.reader.read_plan import END_BYTES, REQUEST_BYTES
 from dstl_dagster.concurrency import AHEAD_BYTES
 from dstl_dagster.errors import NotFoundError, UnavailableError
 from dstl_dagster.format import KeyGroupRange

@@ -93,13 +93,13 @@ def test_an_outage_is_not_damage(keyed, monkeypatch):
     """A store that does not answer proves nothing about the checkpoint."""
     three_checkpoints(keyed)
     changelog = changelog_of(keyed, 1)
-    for method in ("open_read", "get"):
+    for method in ("open_read", "get", "get_range"):
         real = getattr(MemoryObjectStore, method)
 
-        def away(self, name, *, real=real, **more):
+        def away(self, name, *rest, real=real, **more):
             if name == changelog:
                 raise UnavailableError("no answer")
-            return real(self, name, **more)
+            return real(self, name, *rest, **more)
 
         monkeypatch.setattr(MemoryObjectStore, method, away)
     with pytest.raises(UnavailableError):

@@ -12,7 +12,7 @@ import pytest
 from dstl_dagster.keyed import write_rows
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import StateSchema
-from dstl_dagster.storage import ANY, BlockReads, MemoryObjectStore, OnceRead
+from dstl_dagster.storage import ANY, MemoryObjectStore
 from dstl_dagster.storage.parts import PART_BYTES
 from tests.unit.checkpoint.counting import Counted
 from tests.unit.conftest import Job
@@ -99,19 +99,3 @@ def test_a_shorter_file_is_named(store: Fetched) -> None:
     (stat,) = files(store)
     store.put(stat.name, store.get(stat.name)[: PART_BYTES + 3], precondition=ANY)
     assert any("was overwritten" in each.what for each in Job(store).coordinator().verify().problems)
-
-
-@pytest.mark.parametrize(
-    ("start", "length"),
-    [(0, 5), (PART_BYTES - 2, 4), (3, 2 * PART_BYTES), (2 * PART_BYTES, 99), (2 * PART_BYTES + 10, 1)],
-)
-def test_a_range_is_the_bytes_of_its_blocks(start: int, length: int) -> None:
-    """As the store beneath answers, also at a block's edge and beyond the end."""
-    octets = np.random.default_rng(2).bytes(2 * PART_BYTES + 11)
-    store = MemoryObjectStore()
-    stat = store.put("large", octets, precondition=ANY)
-    blocks = BlockReads(OnceRead(store))
-    blocks.expect("large", stat.generation, stat.size)
-    found = blocks.get_range("large", start, length, generation=stat.generation)
-    assert bytes(found) == octets[start : start + length]
-    assert blocks.sum("large", stat.generation) == (stat.crc32c, stat.size)

@@ -8,10 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dstl_dagster.changelog import ReadCache
 from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.keyed.keyed_writer import write_rows
 from dstl_dagster.spark import stores
+from dstl_dagster.spark.dataframes import merge_tasks
 from dstl_dagster.spark.dataframes.merge_tasks import LookUpTask
 from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask
 from dstl_dagster.state import StateSchema, key_group_of, ranges_of_tasks
@@ -56,7 +58,7 @@ def test_tasks_that_follow_each_other_share_what_was_fetched(store, state):
 
 def test_a_look_up_of_scattered_keys_opens_a_file_once(store, state, monkeypatch):
     """Also without the memory that tasks share: all its key groups are read in one pass."""
-    monkeypatch.setattr(stores, "shared_reads", lambda store, _service: store)
+    monkeypatch.setattr(merge_tasks, "process_cache", lambda: ReadCache(0))
     groups = key_group_of(pa.table({"id": np.arange(IDS)}), SCHEMA)
     wanted = [0, 57, 199]
     assert len(set(groups[wanted])) == 3

@@ -1,8 +1,8 @@
-"""Changelog files kept on local disk while a recovery reads them.
+"""Changelog files on local disk, for reads that pass over more than fits in memory.
 
 Owns the cached files: the disk they take, who uses them, when they are deleted. Does not own their folder,
-which no other user can enter (`storage.PrivateFolder`), nor what is in them; readers verify every change set
-as if it came from the store. A file is compared with its handle's checksum before it is kept.
+which no other user can enter (`storage.PrivateFolder`), nor what is in them: `read_cache` has compared it
+with the handle's checksum, and readers verify every change set as if it came from the store.
 
 A file is kept as stored, compressed or not, so that its size on disk is known before the download.
 
@@ -17,33 +17,23 @@ import logging
 import os
 import tempfile
 import threading
-import weakref
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Hashable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dstl_dagster.changelog.sources import StoreSource, bound_again
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import ClosedError, DstlError, FormatError, NotFoundError
-from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
-from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.storage import (
-    FileRanges,
-    ObjectStore,
-    PrivateFile,
-    PrivateFolder,
-    read_parts,
-)
+from dstl_dagster.concurrency import after_fork
+from dstl_dagster.errors import ClosedError, DstlError
+from dstl_dagster.storage import Buffer, FileRanges, PrivateFile, PrivateFolder
 from dstl_dagster.upload import ThreadTimer, Timer
 
-__all__ = ["ChangelogFileCache"]
+__all__ = ["DiskCache"]
 
 _logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "dstl-cache"
-_Key = tuple[str, int | None]
 
 
 @dataclass
@@ -57,16 +47,8 @@ class _Cached:
     process_id: int = field(default_factory=os.getpid)
 
 
-@dataclass
-class _Download:
-    """Who waits for one file, so that one of them downloads it."""
-
-    lock: threading.Lock
-    users: int = 0
-
-
-class ChangelogFileCache:
-    """Downloads a file once for all its readers. All methods may be called from any thread.
+class DiskCache:
+    """Files by key. Any thread; one at a time for each key.
 
     A forked child begins with an empty cache; what its parent cached stays the parent's.
 
@@ -94,13 +76,12 @@ class ChangelogFileCache:
         self._turn = 0
         self._closed = False
         self._begin()
-        _caches.add(self)
+        after_fork(self._begin)
 
     def _begin(self) -> None:
         self._timer = self._given_timer or ThreadTimer("dstl-changelog-cache-cleanup")
         self._lock = threading.Lock()
-        self._files: dict[_Key, _Cached] = {}
-        self._downloads: dict[_Key, _Download] = {}
+        self._files: dict[Hashable, _Cached] = {}
         self._reserved_bytes = 0
         self._warned: set[tuple[int, int | None]] = set()
 
@@ -110,18 +91,43 @@ class ChangelogFileCache:
         with self._lock:
             return self._reserved_bytes
 
-    def open(self, store: ObjectStore, handle: StreamStateHandle) -> _CachedSource | None:
-        """The file, from disk; None where it is not cached (a store as near as the disk, no room, closed)."""
-        if store.capabilities.is_local:
+    def find(self, key: Hashable) -> FileRanges | None:
+        """The file, if it is on disk."""
+        with self._lock:
+            cached = self._files.get(key)
+            if cached is None:
+                return None
+            cached.users += 1
+        return self._opened(key, cached)
+
+    def keep(
+        self, key: Hashable, size_bytes: int, pieces: Generator[Buffer, None, None]
+    ) -> FileRanges | None:
+        """A new file of these bytes, at most `size_bytes`; `None` where there is no room, or no folder.
+
+        Raises: what `pieces` raises; nothing is kept then.
+        """
+        with closing(pieces):
+            if not self._reserve(size_bytes):
+                return None
+            file = None
+            try:
+                file = self._copied(pieces)
+            finally:
+                if file is None:
+                    with self._lock:
+                        self._reserved_bytes -= size_bytes
+        if file is None:
             return None
-        key = (store.uri_of(handle.name), handle.generation)
-        # One download of a file at a time; other files are not held up.
-        with self._downloading(key):
-            cached = self._hold(key) or self._download(key, store, handle)
-        if cached is None:
-            return None
+        cached = _Cached(file, size_bytes, users=1)
+        with self._lock:
+            if not self._closed:
+                self._files[key] = cached
+        return self._opened(key, cached)
+
+    def _opened(self, key: Hashable, cached: _Cached) -> FileRanges | None:
         try:
-            return _CachedSource(self, key, cached)
+            return _CachedFile(self, key, cached)
         except BaseException as error:
             # Somebody removed it: not offered again.
             self._forget(key, cached)
@@ -130,69 +136,20 @@ class ChangelogFileCache:
                 return None
             raise
 
-    @contextmanager
-    def _downloading(self, key: _Key) -> Iterator[None]:
-        with self._lock:
-            download = self._downloads.setdefault(key, _Download(threading.Lock()))
-            download.users += 1
-        try:
-            with download.lock:
-                yield
-        finally:
-            with self._lock:
-                download.users -= 1
-                if download.users == 0 and self._downloads.get(key) is download:
-                    del self._downloads[key]
-
-    def _hold(self, key: _Key) -> _Cached | None:
-        with self._lock:
-            cached = self._files.get(key)
-            if cached is not None:
-                cached.users += 1
-            return cached
-
-    def _download(self, key: _Key, store: ObjectStore, handle: StreamStateHandle) -> _Cached | None:
-        source = StoreSource(store, handle)
-        size_bytes = source.size_bytes()
-        if not self._reserve(size_bytes):
-            return None
-        file = None
-        try:
-            try:
-                file = self._copy(store, handle, size_bytes)
-            except FormatError:
-                # Damaged on its way here, it is right the next time.
-                file = self._copy(store, handle, size_bytes)
-        finally:
-            if file is None:
-                with self._lock:
-                    self._reserved_bytes -= size_bytes
-        if file is None:
-            return None
-        cached = _Cached(file, size_bytes, users=1)
-        with self._lock:
-            if not self._closed:
-                self._files[key] = cached
-        return cached
-
-    def _copy(self, store: ObjectStore, handle: StreamStateHandle, size_bytes: int) -> PrivateFile | None:
+    def _copied(self, pieces: Generator[Buffer, None, None]) -> PrivateFile | None:
         """The file in the next folder that takes it; None where there is none."""
-        pieces = _pieces(store, handle, size_bytes)
-        try:
-            for number in self._next_folders():
-                try:
-                    return self._folders[number].keep(pieces)
-                except ClosedError:
+        for number in self._next_folders():
+            try:
+                return self._folders[number].keep(pieces)
+            except ClosedError:
+                return None
+            except DstlError:
+                raise  # of the store
+            except OSError as error:
+                self._warn(number, error)
+                # Another folder is tried for one that cannot be used, not for another download.
+                if inspect.getgeneratorstate(pieces) != inspect.GEN_CREATED:
                     return None
-                except DstlError:
-                    raise  # of the store
-                except OSError as error:
-                    self._warn(number, error)
-                    # Another folder is tried for one that cannot be used, not for another download.
-                    if inspect.getgeneratorstate(pieces) != inspect.GEN_CREATED:
-                        return None
-        finally:
-            pieces.close()
         return None
 
     def _warn(self, number: int, error: OSError) -> None:
@@ -229,7 +186,7 @@ class ChangelogFileCache:
             self._turn += 1
             return [(self._turn + step) % count for step in range(count)]
 
-    def _let_go(self, key: _Key, cached: _Cached) -> None:
+    def _let_go(self, key: Hashable, cached: _Cached) -> None:
         if cached.process_id != os.getpid():
             return
         with self._lock:
@@ -247,19 +204,19 @@ class ChangelogFileCache:
         except DstlError:  # closed meanwhile, or no thread can be started
             self._clean_up(key, cached, idle_since)
 
-    def _forget(self, key: _Key, cached: _Cached) -> None:
+    def _forget(self, key: Hashable, cached: _Cached) -> None:
         with self._lock:
             if self._files.get(key) is cached:
                 del self._files[key]
 
-    def _clean_up(self, key: _Key, cached: _Cached, idle_since_seconds: float) -> None:
+    def _clean_up(self, key: Hashable, cached: _Cached, idle_since_seconds: float) -> None:
         with self._lock:
             # Used since: a later timer is set, or will be.
             stale = cached.users > 0 or cached.idle_since_seconds != idle_since_seconds
             if not stale and self._files.get(key) is cached:
                 self._drop(key)
 
-    def _drop(self, key: _Key) -> None:
+    def _drop(self, key: Hashable) -> None:
         self._remove_file(self._files.pop(key))
 
     def _remove_file(self, cached: _Cached) -> None:
@@ -277,38 +234,12 @@ class ChangelogFileCache:
             folder.close()
 
 
-def _pieces(
-    store: ObjectStore, handle: StreamStateHandle, size_bytes: int
-) -> Generator[bytes | memoryview, None, None]:
-    copied, crc = 0, EMPTY_CRC32C
-    try:
-        with closing(read_parts(store, handle.name, size_bytes, handle.generation)) as parts:
-            for piece in parts:
-                copied += len(piece)
-                # More than was reserved would exceed the limit.
-                if copied > size_bytes:
-                    raise FormatError(
-                        f"{store.uri_of(handle.name)} is longer than the {size_bytes} bytes it should have"
-                    )
-                crc = extend(crc, piece)
-                yield piece
-        if handle.crc32c not in (None, crc):
-            raise FormatError(
-                f"{store.uri_of(handle.name)} has CRC-32C {crc:08x}, and not {handle.crc32c:08x}"
-            )
-    except NotFoundError:
-        bound = bound_again(store, handle)
-        if copied or bound is handle:
-            raise
-        yield from _pieces(store, bound, size_bytes)
-
-
-class _CachedSource(FileRanges):
+class _CachedFile(FileRanges):
     """A cached file in use; closing it releases it, once."""
 
-    def __init__(self, cache: ChangelogFileCache, key: _Key, cached: _Cached) -> None:
+    def __init__(self, cache: DiskCache, key: Hashable, cached: _Cached) -> None:
         super().__init__(*cached.file.open())
-        self._hold: tuple[ChangelogFileCache, _Key, _Cached] | None = (cache, key, cached)
+        self._hold: tuple[DiskCache, Hashable, _Cached] | None = (cache, key, cached)
 
     def close(self) -> None:
         super().close()
@@ -316,14 +247,3 @@ class _CachedSource(FileRanges):
         if hold is not None:
             cache, key, cached = hold
             cache._let_go(key, cached)
-
-
-_caches: weakref.WeakSet[ChangelogFileCache] = weakref.WeakSet()
-
-
-def _forget_inherited() -> None:
-    for cache in list(_caches):
-        cache._begin()
-
-
-os.register_at_fork(after_in_child=_forget_inherited)

@@ -1,7 +1,7 @@
 """One changelog file that is being read, from the nearest copy that verifies.
 
 Owns the choice between the copies, and the error that names file and offset. Does not own the copies
-(`sources`, `cache`), nor what of the file is needed (`read_plan`).
+(`sources`, `read_cache`), nor what of the file is needed (`read_plan`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from dstl_dagster.changelog.read_plan import FileRead
-from dstl_dagster.changelog.sources import StoreSource
+from dstl_dagster.changelog.reader.read_plan import FileRead
+from dstl_dagster.changelog.reader.sources import StoreSource
 from dstl_dagster.concurrency import Submit
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
@@ -32,8 +32,8 @@ class OpenedFile:
     Args:
         wanted: what is needed of it; its change sets are read in this order.
         sources: ways to open it, the nearest first; the last one is the durable file.
-        again: opens the durable file once more, with nothing that was read of it before.
-        footer: what is known of it, and filled; `None`: nothing, and nothing is kept.
+        again: reads the durable file once more, whatever was kept of it.
+        footer: what is known of it, and filled; `None`: nothing is.
     """
 
     def __init__(
@@ -93,8 +93,7 @@ class OpenedFile:
                 place = self._source.place if self._source is not None else self.wanted.stream.name
                 self.close()
                 self._sources.pop(0)
-                if not self._sources and self._again is not None and isinstance(error, FormatError):
-                    # Damaged on its way here, it is right the next time; stored wrong, it stays wrong.
+                if not self._sources and self._again is not None and _may_pass(error):
                     self._sources.append(self._again)
                     self._again = None
                 if not self._sources:
@@ -119,7 +118,10 @@ class OpenedFile:
             )
             if found is not None:
                 return found
-        return reader.change_set_of(offset, key_groups)
+        change_set = reader.change_set_of(offset, key_groups)
+        if isinstance(source, StoreSource):
+            source.proven()
+        return change_set
 
     def _fetch_again(self, ranges: Sequence[tuple[int, int]]) -> list[bytes | memoryview] | None:
         """These bytes of the durable file, asked for once more; `None` if they were."""
@@ -135,6 +137,11 @@ class OpenedFile:
         source, self._source = self._source, None
         if source is not None:
             source.close()
+
+
+def _may_pass(error: DstlError | OSError) -> bool:
+    """Whether it may be right the next time: damaged on its way here, or as kept on this machine."""
+    return isinstance(error, FormatError) or not isinstance(error, DstlError)
 
 
 def begin_remote(

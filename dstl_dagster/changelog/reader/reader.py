@@ -18,11 +18,17 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from dstl_dagster.changelog.cache import ChangelogFileCache
-from dstl_dagster.changelog.known_footers import KnownFooters
-from dstl_dagster.changelog.opened_file import OpenedFile
-from dstl_dagster.changelog.read_plan import THREADS, FileRead, HandleRead, SetUse, files_of, opening_bytes
-from dstl_dagster.changelog.sources import StoreSource
+from dstl_dagster.changelog.reader.opened_file import OpenedFile
+from dstl_dagster.changelog.reader.read_cache import ReadCache
+from dstl_dagster.changelog.reader.read_plan import (
+    THREADS,
+    FileRead,
+    HandleRead,
+    SetUse,
+    files_of,
+    opening_bytes,
+)
+from dstl_dagster.changelog.reader.sources import StoreSource
 from dstl_dagster.concurrency import ReadAhead
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
@@ -36,7 +42,7 @@ from dstl_dagster.format.handles import (
     StreamStateHandle,
 )
 from dstl_dagster.format.key_groups import KeyGroupRange
-from dstl_dagster.storage import FileRanges, ObjectStore, RangeReader, forget_reads
+from dstl_dagster.storage import FileRanges, ObjectStore, RangeReader
 
 __all__ = ["ChangelogReader"]
 
@@ -57,9 +63,8 @@ class ChangelogReader:
     Args:
         store: where the files are.
         local_directory: where local copies are.
-        cache: where files of a store behind a network are kept while they are read.
+        cache: what was read before of a store behind a network; it is not closed. `None`: nothing is kept.
         threads: requests in flight, at most.
-        known: the footers of files that were read before; `None`: none is kept.
 
     Errors while walking: NotFoundError (a file was deleted), FormatError (bytes that are not what they
     claim to be; names file and offset), UnavailableError.
@@ -70,12 +75,10 @@ class ChangelogReader:
         store: ObjectStore,
         *,
         local_directory: Path | None = None,
-        cache: ChangelogFileCache | None = None,
+        cache: ReadCache | None = None,
         threads: int = THREADS,
-        known: KnownFooters | None = None,
     ) -> None:
         self._store = store
-        self._known = known
         self._threads = threads
         self._local_directory = local_directory
         self._cache = cache
@@ -138,11 +141,6 @@ class ChangelogReader:
                     found[use.read][use.place] = parts
         return [[part for place in sorted(each) for part in each[place]] for each in found]
 
-    def close(self) -> None:
-        """Close this reader's cache; iterators in progress go on."""
-        if self._cache is not None:
-            self._cache.close()
-
     def _check(self, handle: object) -> None:
         if not isinstance(handle, ChangelogStateHandle):
             raise InvalidInputError(
@@ -197,8 +195,8 @@ class ChangelogReader:
             for file in opened:
                 for offset, uses in file.wanted.sets:
                     yield uses, file.change_set(offset, framed=framed)
-                if self._known is not None and file.footer is not None:
-                    self._known.keep(file.wanted.stream, file.footer)
+                if self._cache is not None and file.footer is not None:
+                    self._cache.keep_footer(self._store, file.wanted.stream, file.footer)
 
     def _opened(self, files: Sequence[OpenedFile]) -> Generator[OpenedFile, None, None]:
         """Each file in its order, to be read before the next is asked for; then it is closed."""
@@ -222,13 +220,12 @@ class ChangelogReader:
                 file.close()
 
     def _file(self, wanted: FileRead) -> OpenedFile:
-        footer = None if self._known is None else self._known.of(wanted.stream)
-        again = None if isinstance(wanted.stream, LocalStateHandle) else partial(self._again, wanted.stream)
-        return OpenedFile(wanted, self._sources(wanted.stream), footer, again=again)
-
-    def _again(self, handle: StreamStateHandle) -> RangeReader:
-        forget_reads(self._store, handle.name, handle.generation)
-        return StoreSource(self._store, handle)
+        stream = wanted.stream
+        if isinstance(stream, LocalStateHandle):
+            return OpenedFile(wanted, self._sources(stream))
+        footer = None if self._cache is None else self._cache.footer(self._store, stream)
+        again = partial(StoreSource, self._store, stream)
+        return OpenedFile(wanted, self._sources(stream), footer, again=again)
 
     def _sources(self, handle: StreamStateHandle) -> list[Callable[[], RangeReader]]:
         """Ways to open the file, the nearest first."""
@@ -239,11 +236,13 @@ class ChangelogReader:
             copy = self._local_directory / handle.name.rpartition("/")[2]
             if copy.is_file():
                 sources.append(lambda: FileRanges(copy))
-        cache = self._cache
-        if cache is not None:
-            sources.append(lambda: cache.open(self._store, handle) or StoreSource(self._store, handle))
-        sources.append(lambda: StoreSource(self._store, handle))
-        return sources
+        return [*sources, partial(self._durable, handle)]
+
+    def _durable(self, handle: StreamStateHandle) -> RangeReader:
+        if self._cache is None:
+            return StoreSource(self._store, handle)
+        kept = self._cache.open(self._store, handle)
+        return kept or StoreSource(self._store, handle, self._cache.ranges(self._store, handle))
 
 
 def _worth_threads(files: Sequence[OpenedFile]) -> bool:

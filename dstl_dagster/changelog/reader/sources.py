@@ -10,19 +10,27 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from dstl_dagster.changelog.read_plan import END_BYTES, REQUEST_BYTES, Span, joined, opening
+from dstl_dagster.changelog.reader.read_plan import END_BYTES, REQUEST_BYTES, Span, joined, opening
 from dstl_dagster.concurrency import ReadAhead, Submit
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage import ObjectStore, RangeReader, generation_of_copy, open_ranges
 
-__all__ = ["StoreSource", "bound_again"]
+__all__ = ["Ranges", "StoreSource", "bound_again"]
 
 Octets = bytes | memoryview
 _T = TypeVar("_T")
+
+
+class Ranges(Protocol):
+    """Ranges of one file that were read before, each with the start and length that it was kept with."""
+
+    def find(self, start: int, length: int) -> Octets | None: ...
+
+    def keep(self, start: int, octets: Octets) -> None: ...
 
 
 class StoreSource:
@@ -32,11 +40,17 @@ class StoreSource:
     is read as well, by a request each. One thread at a time.
 
     A store that keeps an object open (`open_ranges`) is read in place, and nothing is held here.
+
+    Args:
+        ranges: where ranges that others have read are looked for, and those that were `proven` are kept.
     """
 
-    def __init__(self, store: ObjectStore, handle: StreamStateHandle) -> None:
+    def __init__(self, store: ObjectStore, handle: StreamStateHandle, ranges: Ranges | None = None) -> None:
         self._store = store
         self._handle = handle
+        self._ranges_kept = ranges
+        self._expected: dict[tuple[int, int], Octets | None] = {}
+        self._unproven: list[tuple[int, Octets]] = []
         self._size_bytes = handle.stored_bytes
         self._opened: RangeReader | None = None
         self._held: list[tuple[Span, Octets]] = []
@@ -102,7 +116,11 @@ class StoreSource:
 
         `None`: the file is read forward, from anywhere.
         """
-        spans = joined(ranges or ())
+        wanted = list(ranges or ())
+        if self._ranges_kept is not None:
+            self._expected = {each: self._ranges_kept.find(*each) for each in wanted}
+            wanted = [each for each in wanted if self._expected[each] is None]
+        spans = joined(wanted)
         self._forward = ranges is None
         self._coming = deque(spans)
         self._ahead = ReadAhead([(span.length, partial(self._fetch, span)) for span in spans])
@@ -118,6 +136,22 @@ class StoreSource:
         length = max(0, min(length, self.size_bytes() - start))
         if length == 0:
             return b""
+        known = self._expected.get((start, length))
+        if known is not None:
+            return known
+        found = self._found(start, length)
+        if (start, length) in self._expected:
+            self._unproven.append((start, found))
+        return found
+
+    def proven(self) -> None:
+        """What was read of what was expected matches the checksums of the change sets in it."""
+        if self._ranges_kept is not None:
+            for each in self._unproven:
+                self._ranges_kept.keep(*each)
+        self._unproven.clear()
+
+    def _found(self, start: int, length: int) -> Octets:
         while True:
             for span, octets in self._held:
                 if _within(start, length, span):
@@ -187,6 +221,7 @@ class StoreSource:
 
     def close(self) -> None:
         self._held, self._coming = [], deque()
+        self._unproven.clear()
         self._ahead.close()
         opened, self._opened = self._opened, None
         if opened is not None:

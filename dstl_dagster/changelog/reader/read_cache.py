@@ -1,0 +1,265 @@
+"""What was read of changelog files, for whoever reads them next. All of it is verified before it is kept.
+
+Owns what is in memory, and that a file which several want at once is fetched once. Does not own the files on
+disk (`disk_cache`), nor verifying a part of a file, which its reader does (`opened_file`).
+
+Files never change, so what is kept stays right. It has to match: a whole file, the checksum in its handle; a
+range, the checksums of the change sets in it; a footer, its own. Nothing is kept of a file whose handle has
+no checksum, except on disk for the length of one operation.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Hashable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Self, TypeVar
+
+from dstl_dagster.changelog.reader.disk_cache import DiskCache
+from dstl_dagster.changelog.reader.read_plan import WHOLE_FILE_BYTES
+from dstl_dagster.changelog.reader.sources import Ranges, StoreSource, bound_again
+from dstl_dagster.concurrency import after_fork
+from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
+from dstl_dagster.format.handles import StreamStateHandle
+from dstl_dagster.format.read_footer import ReadFooter
+from dstl_dagster.settings.changelog import FsStateChangelogOptions
+from dstl_dagster.storage import ObjectStore, RangeReader, read_parts
+
+__all__ = ["ReadCache", "process_cache"]
+
+_MEMORY_BYTES: Final = 64 << 20
+_LARGEST: Final = 8
+"""Nothing takes more than this part of the memory."""
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Flight:
+    """Fetching one file, and how many wait for it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+
+
+class _Memory:
+    """Values by key, the longest unused dropped first. Any thread."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._renew()
+        after_fork(self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._flights: dict[Hashable, _Flight] = {}
+        self._bytes = 0
+
+    def find(self, key: Hashable) -> Any:
+        with self._lock:
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
+
+    def keep(self, key: Hashable, value: object, held_bytes: int) -> None:
+        if held_bytes > self.most_bytes // _LARGEST:
+            return
+        with self._lock:
+            _, before = self._kept.pop(key, (None, 0))
+            self._kept[key] = (value, held_bytes)
+            self._bytes += held_bytes - before
+            while self._bytes > self.most_bytes:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._bytes -= dropped
+
+    @contextmanager
+    def one_at_a_time(self, key: Hashable) -> Iterator[None]:
+        """Whoever wants the same waits: the first one's answer may be kept."""
+        with self._lock:
+            flight = self._flights.setdefault(key, _Flight())
+            flight.users += 1
+        try:
+            with flight.lock:
+                yield
+        finally:
+            with self._lock:
+                flight.users -= 1
+                if flight.users == 0 and self._flights.get(key) is flight:
+                    del self._flights[key]
+
+
+class ReadCache:
+    """Small files, ranges and footers in memory; with a disk, whole files of any length there. Any thread.
+
+    A forked child begins with an empty one. A store on this machine is not cached.
+
+    Args:
+        memory_bytes: of all that is kept in memory; 0: nothing is.
+        disk: closed with the cache.
+    """
+
+    def __init__(self, memory_bytes: int = _MEMORY_BYTES, disk: DiskCache | None = None) -> None:
+        self._memory = _Memory(memory_bytes)
+        self._disk = disk
+
+    def with_disk(self, options: FsStateChangelogOptions) -> ReadCache:
+        """The same memory beside a disk of its own: for several passes over the same files."""
+        idle = options.cache_idle_timeout.total_seconds()
+        other = ReadCache(0, DiskCache(None, idle, options.max_cache_bytes))
+        other._memory = self._memory
+        return other
+
+    def open(self, store: ObjectStore, stream: StreamStateHandle) -> RangeReader | None:
+        """The whole file, from memory or disk, fetched if need be; `None` if it goes to neither.
+
+        Raises: NotFoundError; FormatError if it does not match its handle, also asked for once more;
+        UnavailableError.
+        """
+        if store.capabilities.is_local:
+            return None
+        key = _key(store, stream)
+        with self._memory.one_at_a_time(key):
+            octets = self._memory.find(key)
+            if octets is None and self._disk is not None:
+                source = self._disk.find(key)
+                if source is not None:
+                    return source
+            if octets is None and self._is_small(stream):
+                octets = _twice(lambda: _all_of(store, stream))
+                self._memory.keep(key, octets, len(octets))
+            if octets is not None:
+                return _HeldFile(store.uri_of(stream.name), octets)
+            if self._disk is None:
+                return None
+            size_bytes = StoreSource(store, stream).size_bytes()
+            disk = self._disk
+            return _twice(lambda: disk.keep(key, size_bytes, pieces_of(store, stream, size_bytes)))
+
+    def _is_small(self, stream: StreamStateHandle) -> bool:
+        largest = min(WHOLE_FILE_BYTES, self._memory.most_bytes // _LARGEST)
+        return _is_provable(stream) and (stream.stored_bytes or 0) <= largest
+
+    def footer(self, store: ObjectStore, stream: StreamStateHandle) -> ReadFooter:
+        """What is known of the file's footer; a new one, to be filled and kept, if nothing is."""
+        found = self._memory.find(("footer", _key(store, stream)))
+        return ReadFooter() if found is None else found
+
+    def keep_footer(self, store: ObjectStore, stream: StreamStateHandle, footer: ReadFooter) -> None:
+        """Keep what was read of the footer."""
+        if footer.opened and _is_provable(stream):
+            self._memory.keep(("footer", _key(store, stream)), footer, footer.held_bytes)
+
+    def ranges(self, store: ObjectStore, stream: StreamStateHandle) -> Ranges | None:
+        """The ranges of one file, each found as it was kept; `None` if none is."""
+        return _HeldRanges(self._memory, _key(store, stream)) if _is_provable(stream) else None
+
+    def close(self) -> None:
+        """Close the disk; what is open may be read on. May be called again."""
+        if self._disk is not None:
+            self._disk.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_process_cache = ReadCache()
+
+
+def process_cache() -> ReadCache:
+    """The one of all tasks in this process: they follow each other, and know nothing of each other."""
+    return _process_cache
+
+
+def _key(store: ObjectStore, stream: StreamStateHandle) -> Hashable:
+    # By the checksum too: two services may have a bucket of one name.
+    return store.uri, stream.name, stream.generation, stream.crc32c
+
+
+def _is_provable(stream: StreamStateHandle) -> bool:
+    return None not in (stream.generation, stream.crc32c, stream.stored_bytes)
+
+
+def _twice(fetch: Callable[[], T]) -> T:
+    try:
+        return fetch()
+    except FormatError:
+        return fetch()  # damaged on its way here, it is right the next time; stored wrong, it stays wrong
+
+
+def _all_of(store: ObjectStore, stream: StreamStateHandle) -> bytes | memoryview:
+    assert stream.stored_bytes is not None
+    pieces = list(pieces_of(store, stream, stream.stored_bytes))
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def pieces_of(
+    store: ObjectStore, stream: StreamStateHandle, size_bytes: int
+) -> Generator[bytes | memoryview, None, None]:
+    """All bytes of a file. Raises, at its end, FormatError if they do not match the handle."""
+    copied, crc = 0, EMPTY_CRC32C
+    try:
+        with closing(read_parts(store, stream.name, size_bytes, stream.generation)) as parts:
+            for piece in parts:
+                copied += len(piece)
+                # More than was reserved would exceed the limit.
+                if copied > size_bytes:
+                    raise FormatError(
+                        f"{store.uri_of(stream.name)} is longer than the {size_bytes} bytes it should have"
+                    )
+                crc = extend(crc, piece)
+                yield piece
+        if stream.crc32c not in (None, crc):
+            raise FormatError(
+                f"{store.uri_of(stream.name)} has CRC-32C {crc:08x}, and not {stream.crc32c:08x}"
+            )
+    except NotFoundError:
+        bound = bound_again(store, stream)
+        if copied or bound is stream:
+            raise
+        yield from pieces_of(store, bound, size_bytes)
+
+
+@dataclass(frozen=True)
+class _HeldRanges:
+    memory: _Memory
+    file: Hashable
+
+    def find(self, start: int, length: int) -> bytes | memoryview | None:
+        found: bytes | None = self.memory.find((self.file, start, length))
+        return found
+
+    def keep(self, start: int, octets: bytes | memoryview) -> None:
+        if len(octets) <= self.memory.most_bytes // _LARGEST:
+            # Copied: a view would keep what was fetched with it.
+            self.memory.keep((self.file, start, len(octets)), bytes(octets), len(octets))
+
+
+class _HeldFile:
+    """A file in memory, as a `RangeReader`."""
+
+    def __init__(self, place: str, octets: bytes | memoryview) -> None:
+        self.place = place
+        self._octets = memoryview(octets)
+
+    def size_bytes(self) -> int:
+        return len(self._octets)
+
+    def read_range(self, start: int, length: int) -> bytes | memoryview:
+        found = self._octets[start : start + length]
+        # A view keeps the whole file alive: not for less than half of it.
+        return found if 2 * len(found) >= len(self._octets) else bytes(found)
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        octets = self.read_range(start, length)
+        return octets, crc32c(octets)
+
+    def close(self) -> None:
+        pass
