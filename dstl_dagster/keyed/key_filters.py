@@ -11,6 +11,8 @@ import itertools
 from collections.abc import Collection, Iterable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from functools import reduce
+from operator import and_, or_
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +34,7 @@ _MOST_KEYS = 1_000
 def as_expression(filters: pc.Expression | Sequence[Any], columns: pa.Schema) -> pc.Expression:
     """Raises: InvalidInputError for filters that are malformed, or that do not fit the columns."""
     try:
-        found = filters if isinstance(filters, pc.Expression) else pq.filters_to_expression(filters)
+        found = filters if isinstance(filters, pc.Expression) else _as_one(filters)
         columns.empty_table().filter(found)
     except (pa.ArrowException, ValueError, TypeError, IndexError) as error:
         raise InvalidInputError(
@@ -42,15 +44,33 @@ def as_expression(filters: pc.Expression | Sequence[Any], columns: pa.Schema) ->
     return found
 
 
+def _as_one(filters: Sequence[Any]) -> pc.Expression:
+    return reduce(or_, [reduce(and_, map(_as_condition, each)) for each in _alternatives(filters)])
+
+
+def _as_condition(given: Any) -> pc.Expression:
+    """Of one tuple. Null is equal to null, as it is for `in`."""
+    column, operation, value = given
+    if value is None and operation in ("=", "=="):
+        return pc.field(column).is_null()
+    if value is None and operation == "!=":
+        return pc.field(column).is_valid()
+    return pq.filters_to_expression([given])
+
+
+def _alternatives(filters: Sequence[Any]) -> Sequence[Any]:
+    """Lists of tuples, all of which hold in one of them."""
+    return [filters] if all(isinstance(each[0], str) for each in filters) else filters
+
+
 def key_groups_of_filters(
     filters: pc.Expression | Sequence[Any], schema: StateSchema
 ) -> tuple[KeyGroupRange, ...] | None:
     """The key groups that can hold rows which pass, ascending; `None` for all. `filters` are well-formed."""
     if isinstance(filters, pc.Expression):
         return None  # cannot be looked into
-    lists = [filters] if all(isinstance(each[0], str) for each in filters) else filters
     found: set[int] = set()
-    for conjunction in lists:
+    for conjunction in _alternatives(filters):
         groups = _key_groups_of(conjunction, schema)
         if groups is None:
             return None
@@ -90,7 +110,9 @@ def _key_groups_of(conjunction: Sequence[Any], schema: StateSchema) -> set[int] 
 
 
 def _is_exact(value: Any, kind: pa.DataType) -> bool:
-    """Whether only one stored value equals it, so that its hash is the key's. Null equals nothing here."""
+    """Whether only one stored value equals it, so that its hash is the key's."""
+    if value is None:
+        return True
     exact: Collection[type]
     if pt.is_boolean(kind):
         exact = (bool,)

@@ -15,7 +15,7 @@ from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.key_filters import key_groups_of_filters, merged_ranges
 from dstl_dagster.state import StateSchema, key_group_of
-from dstl_dagster.storage import LocalObjectStore
+from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore
 
 TAILS = [f"N{number:03d}" for number in range(60)]
 
@@ -68,6 +68,32 @@ def test_columns_and_filters_leave_out_what_is_not_wanted(scan):
     assert rows(found.to_arrow()) == [("N001",), ("N058",), ("N059",)]
     assert rows(scan(filters=pc.field("flights") == 7).to_arrow()) == [("N007", 7)]
     assert scan(filters=[("flights", ">", 10**6)]).to_arrow().num_rows == 0
+
+
+SEATS = StateSchema.of(
+    pa.schema({"tail": pa.string(), "seat": pa.int64(), "n": pa.int64()}), ["tail", "seat"], 16
+)
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ([("tail", "=", None), ("seat", "=", 1)], [(None, 1, 2)]),
+        ([("tail", "==", None)], [(None, 1, 2), (None, None, 3)]),
+        (
+            [("tail", "in", [None, "x"]), ("seat", "in", [None, 1])],
+            [(None, 1, 2), (None, None, 3), ("x", 1, 1)],
+        ),
+        ([("tail", "!=", None)], [("x", 1, 1)]),
+        ([[("tail", "=", "x")], [("seat", "=", None)]], [(None, None, 3), ("x", 1, 1)]),
+    ],
+)
+def test_null_is_found_by_what_equals_it(filters, found, keyed_on):
+    """In a key column as in any other, where whole keys narrow what is read and where they do not."""
+    job, seats = keyed_on(MemoryObjectStore()), [("x", 1, 1), (None, 1, 2), (None, None, 3)]
+    job.changes([dict(zip(SEATS.columns.names, each, strict=True)) for each in seats], schema=SEATS)
+    read = job.coordinator.read_state(job.OPERATOR, filters=filters).to_arrow().to_pylist()
+    assert sorted((tuple(row.values()) for row in read), key=str) == sorted(found, key=str)
 
 
 def test_a_filter_on_whole_keys_reads_their_key_groups_only(keyed_on_disk, counting_store, keyed_on):
@@ -159,7 +185,6 @@ def test_only_exact_values_of_every_key_column_narrow_the_key_groups():
         [("d", "=", day)],
         [whole, [("v", "=", 1)]],
         [("d", "=", day), ("n", "=", 1.5)],
-        [("d", "=", None), ("n", "=", number)],
         [("d", "=", day), ("n", "!=", number)],
         [("d", "=", day), ("n", "in", [Decimal(each) for each in range(1001)])],
         pc.field("v") == 1,
