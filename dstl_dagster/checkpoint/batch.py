@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Protocol, Self
 
 from dstl_dagster.checkpoint.claims import Claim
@@ -39,7 +40,16 @@ from dstl_dagster.keyed import (
 )
 from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.state import StateSchema, ttl_to_write
-from dstl_dagster.storage import OWN_WRITE, PERSIST, TRIGGER, CheckpointCost, Cost, CostMeter, RunningCost
+from dstl_dagster.storage import (
+    OWN_WRITE,
+    PERSIST,
+    TRIGGER,
+    CheckpointCost,
+    Cost,
+    CostMeter,
+    RunningCost,
+    server_time,
+)
 from dstl_dagster.timeline import Attempt, BatchKeyLike
 
 __all__ = ["Batch", "Check"]
@@ -57,6 +67,10 @@ class Counter(Protocol):
     def cost(self) -> Cost:
         """So far."""
         ...
+
+
+_MOST_AHEAD = timedelta(hours=1)
+"""Of the driver's clock before the store's, where rows expire by it."""
 
 
 class Batch:
@@ -90,6 +104,7 @@ class Batch:
         self._clock = clock or SystemClock()
         self._began_seconds: float | None = None
         self._time_us: int | None = None
+        self._ahead: timedelta | None = None
         self._trigger = trigger or Cost()
         self._running = cost or coordinator.running_cost()
         self._elsewhere = CostMeter()
@@ -131,6 +146,8 @@ class Batch:
         )
         batch = cls(coordinator, attempt, parent, clock=clock, claim=claim, trigger=cost.so_far())
         batch._began_seconds = began_seconds
+        told = server_time(coordinator.store)  # in an answer of just now
+        batch._ahead = None if told is None else clock.now() - told
         return batch
 
     @classmethod
@@ -197,7 +214,19 @@ class Batch:
 
         `config`: what is asked for; `None`: as it is. Raises: as `state.ttl_to_write`.
         """
-        return ttl_to_write(config, self.ttl(operator), schema, self.time_us)
+        ttl = ttl_to_write(config, self.ttl(operator), schema, self.time_us)
+        if ttl is not None and ttl.processing_time:
+            self._require_clock()
+        return ttl
+
+    def _require_clock(self) -> None:
+        """Raises: InvalidInputError where the driver's clock is far ahead of the store's."""
+        if self._ahead is not None and self._ahead > _MOST_AHEAD:
+            raise InvalidInputError(
+                f"this machine's clock is {self._ahead - self._ahead % timedelta(seconds=1)} ahead of the "
+                f"store's: rows of job {self.coordinator.job!r} would expire before their time, and none "
+                "comes back. Nothing was changed: set the clock"
+            )
 
     def add(self, report: OperatorReport | FileReport) -> None:
         """Add what tasks made durable under the attempt. Step 4 checks it against the store."""
@@ -307,6 +336,7 @@ class Batch:
         ttl = report.ttl
         if ttl is None or not ttl.processing_time:
             return report
+        self._require_clock()
         return replace(report, ttl=ttl.at(self.time_us))
 
     def hand_over(self) -> None:

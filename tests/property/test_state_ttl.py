@@ -144,8 +144,8 @@ class World:
     """The job, its clock, and the model at each checkpoint."""
 
     def __init__(self) -> None:
-        self.store = MemoryObjectStore()
         self.clock = VirtualClock()
+        self.store = MemoryObjectStore(clock=self.clock)
         self.coordinator = CheckpointCoordinator("job", self.store, owner="test", clock=self.clock)
         self.said: list[tuple[Checkpoint, Model]] = []
         self.number = 0

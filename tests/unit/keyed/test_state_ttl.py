@@ -14,8 +14,9 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import StateTtl
 from dstl_dagster.keyed import KeyedState, OperatorReport, key_history, write_rows
 from dstl_dagster.settings import StateTtlConfig
-from dstl_dagster.state import ColumnChanges, StateSchema
+from dstl_dagster.state import PROCESSING_TIME_TYPE, ColumnChanges, StateSchema
 from dstl_dagster.storage import MemoryObjectStore
+from dstl_dagster.testing.virtual_clock import VirtualClock
 
 DAY = timedelta(days=1)
 COLUMNS = pa.schema({"name": pa.string(), "seen": pa.timestamp("us", "UTC"), "note": pa.string()})
@@ -209,10 +210,8 @@ def test_a_column_that_holds_no_time_is_refused(
 
 def test_an_idle_state_ends_as_time_goes_on() -> None:
     """With processing time, a checkpoint that writes other operators moves this one on as well."""
-    from dstl_dagster.testing.virtual_clock import VirtualClock
-
     clock = VirtualClock()
-    coordinator = CheckpointCoordinator("job", MemoryObjectStore(), owner="test", clock=clock)
+    coordinator = CheckpointCoordinator("job", MemoryObjectStore(clock=clock), owner="test", clock=clock)
     columns = COLUMNS.append(pa.field("at", pa.timestamp("us", "UTC")))
     schema = StateSchema.of(columns, ["name"], 4)
     found = []
@@ -226,3 +225,28 @@ def test_an_idle_state_ends_as_time_goes_on() -> None:
         found.append(names(coordinator, batch.complete()))
         clock.advance(6 * DAY.total_seconds())
     assert found == [["a"], ["a"], []]
+
+
+def test_a_clock_far_ahead_of_the_stores_ends_no_rows() -> None:
+    """What expires never comes back: a batch is refused, also one that leaves the operator idle."""
+    bucket, clock = VirtualClock(), VirtualClock()
+    schema = StateSchema.of(COLUMNS.append(pa.field("at", PROCESSING_TIME_TYPE)), ["name"], 4)
+    store = MemoryObjectStore(clock=bucket)
+    coordinator = CheckpointCoordinator("job", store, owner="test", clock=clock)
+
+    def batch(*rows: str, config: StateTtlConfig | None = None) -> Checkpoint:
+        opened = Batch.open(coordinator, clock=clock)
+        with opened.aborted_on_error():
+            if rows:
+                ttl = opened.ttl_to_write("op", schema, config)
+                table = pa.table({"name": [*rows]})
+                opened.add(write_rows(store, opened.attempt, "op", schema, table, ttl=ttl))
+            return opened.complete()
+
+    batch("a", config=StateTtlConfig.processing_time("at", 10 * DAY))
+    clock.advance(DAY.total_seconds())
+    for rows in (("b",), ()):
+        with pytest.raises(InvalidInputError, match="clock is 1 day, 0:00:00 ahead of the store"):
+            batch(*rows)
+    bucket.advance(DAY.total_seconds() - 3_000)
+    assert names(coordinator, batch("b")) == ["a", "b"]
