@@ -29,22 +29,14 @@ if TYPE_CHECKING:
     )
     from dstl_dagster.orchestration.keys import JobAssets
     from dstl_dagster.orchestration.operate.commit import build_commit_job, commit_run_config
-    from dstl_dagster.orchestration.operate.correcting import build_correct_job
     from dstl_dagster.orchestration.operate.maintenance import (
         build_cleanup_job,
         build_cleanup_schedule,
-        build_materialize_job,
-        build_materialize_schedule,
-        build_verify_job,
-        build_verify_schedule,
+        build_maintenance,
     )
-    from dstl_dagster.orchestration.operate.restore_job import build_restore_job, restore_run_config
+    from dstl_dagster.orchestration.operate.restoring import restore_run_config
     from dstl_dagster.orchestration.partitions import next_partition
-    from dstl_dagster.orchestration.watch.checks import (
-        build_checkpoint_checks,
-        build_checks_job,
-        build_checks_schedule,
-    )
+    from dstl_dagster.orchestration.watch.checks import build_checkpoint_checks
     from dstl_dagster.orchestration.watch.downstream import build_downstream_sensor
     from dstl_dagster.orchestration.watch.sensors import build_abort_sensors, build_checkpoint_sensor
     from dstl_dagster.orchestration.yaml.asset_component import CheckpointedAssetComponent
@@ -69,20 +61,13 @@ __all__ = [
     "build_checkpoint_checks",
     "build_checkpoint_job",
     "build_checkpoint_sensor",
-    "build_checks_job",
-    "build_checks_schedule",
     "build_cleanup_job",
     "build_cleanup_schedule",
     "build_commit_job",
-    "build_correct_job",
     "build_downstream_sensor",
-    "build_materialize_job",
-    "build_materialize_schedule",
-    "build_restore_job",
+    "build_maintenance",
     "build_state_asset",
     "build_step_executor",
-    "build_verify_job",
-    "build_verify_schedule",
     "checkpoint_asset_specs",
     "checkpointed_asset",
     "cleanup_op",
@@ -104,14 +89,9 @@ __getattr__, __dir__ = lazy_face(
         "orchestration.yaml.asset_component": ["CheckpointedAssetComponent"],
         "orchestration.define.assets": ["build_state_asset", "checkpoint_asset_specs"],
         "orchestration.define.checkpointed_asset": ["checkpointed_asset"],
-        "orchestration.watch.checks": [
-            "build_checkpoint_checks",
-            "build_checks_job",
-            "build_checks_schedule",
-        ],
+        "orchestration.watch.checks": ["build_checkpoint_checks"],
         "orchestration.operate.commit": ["build_commit_job", "commit_run_config"],
         "orchestration.yaml.component": ["CheckpointLineageComponent"],
-        "orchestration.operate.correcting": ["build_correct_job"],
         "orchestration.watch.downstream": ["build_downstream_sensor"],
         "orchestration.executors": ["build_step_executor"],
         "orchestration.failures": ["DEFAULT_RETRY_POLICY"],
@@ -121,10 +101,7 @@ __getattr__, __dir__ = lazy_face(
         "orchestration.operate.maintenance": [
             "build_cleanup_job",
             "build_cleanup_schedule",
-            "build_materialize_job",
-            "build_materialize_schedule",
-            "build_verify_job",
-            "build_verify_schedule",
+            "build_maintenance",
         ],
         "orchestration.define.ops": ["cleanup_op", "compose_commit_op", "confirm_op", "persist_op"],
         "orchestration.partitions": ["next_partition"],
@@ -133,7 +110,7 @@ __getattr__, __dir__ = lazy_face(
             "RecoverableWriterResource",
             "SparkSessionResource",
         ],
-        "orchestration.operate.restore_job": ["build_restore_job", "restore_run_config"],
+        "orchestration.operate.restoring": ["restore_run_config"],
         "orchestration.watch.sensors": ["build_abort_sensors", "build_checkpoint_sensor"],
     },
 )

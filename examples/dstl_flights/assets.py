@@ -18,17 +18,9 @@ from dstl_dagster import (
     build_abort_sensors,
     build_checkpoint_checks,
     build_checkpoint_sensor,
-    build_checks_job,
-    build_checks_schedule,
-    build_cleanup_job,
-    build_cleanup_schedule,
-    build_materialize_job,
-    build_materialize_schedule,
-    build_restore_job,
+    build_maintenance,
     build_state_asset,
     build_step_executor,
-    build_verify_job,
-    build_verify_schedule,
     checkpoint_asset_specs,
     next_partition,
 )
@@ -160,9 +152,7 @@ def next_day(context: dg.ScheduleEvaluationContext, changelog: ChangelogStorageR
     return dg.RunRequest(run_key=f"{context.scheduled_execution_time:%Y-%m-%d}/{day}", partition_key=day)
 
 
-cleanup, fold, verify = build_cleanup_job(JOB), build_materialize_job(JOB), build_verify_job(JOB)
 checks = build_checkpoint_checks(JOB, partitions_def=DAYS)
-checks_job = build_checks_job(checks)
 
 
 def build_definitions() -> dg.Definitions:
@@ -174,14 +164,14 @@ def build_definitions() -> dg.Definitions:
     return dg.Definitions(
         assets=[flights, state, *specs],
         asset_checks=[checks],
-        jobs=[day_job, cleanup, fold, verify, checks_job, build_restore_job(JOB, partitions_def=DAYS)],
+        jobs=[day_job, build_maintenance(JOB, "restore", partitions_def=DAYS)],
         # All of them ship stopped: turn them on in the UI.
         schedules=[
             next_day,
-            build_cleanup_schedule(cleanup),
-            build_materialize_schedule(fold),
-            build_verify_schedule(verify),
-            build_checks_schedule(checks_job),
+            build_maintenance(JOB, "cleanup", when="23 * * * *"),
+            build_maintenance(JOB, "materialize", when="37 3 * * *"),
+            build_maintenance(JOB, "verify", when="47 4 * * 0"),
+            build_maintenance(JOB, "checks", when="53 * * * *"),
         ],
         sensors=[build_checkpoint_sensor(JOB, partitions_def=DAYS), *build_abort_sensors(JOB)],
         resources={

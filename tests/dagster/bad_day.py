@@ -28,7 +28,7 @@ from dagster_graphql.schema import create_schema
 from dstl_dagster import (
     ChangelogStorageResource,
     build_checkpoint_checks,
-    build_restore_job,
+    build_maintenance,
     checkpoint_asset_specs,
 )
 from dstl_dagster.cli.checkpoints import checkpoints_group
@@ -206,7 +206,7 @@ def differences(page: Truth, command: Truth) -> dict[str, tuple[Any, Any]]:
 defs = dg.Definitions(
     assets=[build_state(), *checkpoint_asset_specs(JOB, partitions_def=DAYS, freshness=timedelta(days=1))],
     asset_checks=[build_checkpoint_checks(JOB)],
-    jobs=[build_restore_job(JOB, partitions_def=DAYS)],
+    jobs=[build_maintenance(JOB, "restore", partitions_def=DAYS)],
     executor=dg.in_process_executor,
     resources={"changelog": ChangelogStorageResource(uri=dg.EnvVar(URI))},
 )

@@ -14,12 +14,10 @@ import pytest
 from dstl_dagster import (
     JobAssets,
     build_checkpoint_checks,
-    build_checks_job,
-    build_checks_schedule,
+    build_maintenance,
     checkpoint_asset_specs,
 )
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Resolution
-from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.report.agreement import findings_beside, partitions_finding
 from dstl_dagster.orchestration.report.findings import unpublished_files
 from dstl_dagster.orchestration.report.reconcile import PartitionChanges
@@ -44,7 +42,7 @@ Said = dict[str, dg.AssetCheckEvaluation]
 def check(days: Days, *chosen: str) -> Said:
     """Run the checks of these names, or all of them, as the button of the page does."""
     checks = build_checkpoint_checks(days.code.JOB, partitions_def=days.code.DAYS)
-    job = build_checks_job(checks)
+    job = build_maintenance(days.code.JOB, "checks")
     keys = [dg.AssetCheckKey(days.code.JOB.checkpoints_key, name) for name in chosen]
     some = dg.define_asset_job("some", selection=dg.AssetSelection.checks(*keys)) if keys else job
     defs = dg.Definitions(
@@ -264,18 +262,3 @@ def test_only_the_latest_days_of_the_archive_are_looked_up(
     )
     assert found.passed
     assert sorted(asked) == days[len(days) - lookups :]
-
-
-def test_the_job_and_the_schedule_ship_with_the_checks() -> None:
-    """Named after the job of the checks; stopped; and not for something else."""
-    job = build_checks_job(build_checkpoint_checks("a-b"))
-    schedule = build_checks_schedule(job)
-    assert (job.name, schedule.name) == ("a_b_checks", "a_b_checks_schedule")
-    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
-
-    @dg.multi_asset_check(specs=[dg.AssetCheckSpec("x", asset="a"), dg.AssetCheckSpec("x", asset="b")])
-    def others():  # type: ignore[no-untyped-def] # Dagster wants no annotation of two results
-        ...
-
-    with pytest.raises(InvalidInputError, match="what build_checkpoint_checks returned"):
-        build_checks_job(others)

@@ -100,16 +100,17 @@ FIELDS: dict[Any, dict[str, str]] = {
         "changelog": OWN_STORE,
         "clock": TEST_CLOCK,
     },
-    dstl.build_checks_job: {"checks": MADE, "name": OWN_NAME},
-    dstl.build_checks_schedule: {"checks_job": MADE, **SCHEDULE},
     dstl.build_commit_job: {"job": "job", **JOB},
     dstl.build_cleanup_job: {"job": "job", **JOB},
     dstl.build_cleanup_schedule: {"cleanup_job": MADE, **SCHEDULE},
-    dstl.build_materialize_job: {"job": "job", **JOB},
-    dstl.build_materialize_schedule: {"materialize_job": MADE, **SCHEDULE},
-    dstl.build_verify_job: {"job": "job", **JOB},
-    dstl.build_verify_schedule: {"verify_job": MADE, **SCHEDULE},
-    dstl.build_restore_job: {"job": "job", "partitions_def": "partitions_def", **JOB},
+    dstl.build_maintenance: {
+        "job": "job",
+        "work": "schedules",
+        "when": "schedules",
+        "partitions_def": "partitions_def",
+        "day_job": "no field: `correct` runs a job of the user's with its resources",
+        **JOB,
+    },
 }
 ASSET_FIELDS: dict[Any, dict[str, str]] = {
     dstl.checkpointed_asset: {
@@ -139,7 +140,6 @@ ASSET_FIELDS: dict[Any, dict[str, str]] = {
 }
 NOT_IN_YAML = {
     "build_checkpoint_job": "a job without assets, around an op in Python",
-    "build_correct_job": "runs a job of the user's with its resources, which a component does not know",
     "build_state_asset": "an asset around an op in Python; from YAML it is around a function",
     "build_step_executor": "of a code location, or of a job in Python: a component has neither",
 }

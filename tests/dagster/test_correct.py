@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-from dstl_dagster import build_correct_job
+from dstl_dagster import build_maintenance
 from dstl_dagster.orchestration.keys import TAG_CORRECTION
 from tests.dagster.days import end_of
 from tests.dagster.shown import failed_partitions
@@ -23,8 +23,12 @@ def correct_job(days: Days) -> dg.JobDefinition:
     state = days.code.build_state(days.body, files=1)
     one_day = dg.define_asset_job("one_day", [state])
     defs = dg.Definitions(assets=[state], jobs=[one_day], resources={"changelog": days.resource()})
-    return build_correct_job(
-        days.code.JOB, lambda: defs.resolve_job_def("one_day"), days.code.DAYS, changelog=days.resource()
+    return build_maintenance(
+        days.code.JOB,
+        "correct",
+        partitions_def=days.code.DAYS,
+        day_job=lambda: defs.resolve_job_def("one_day"),
+        changelog=days.resource(),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -15,15 +14,12 @@ from dstl_dagster import (
     build_cleanup_job,
     build_cleanup_schedule,
     build_commit_job,
-    build_materialize_job,
-    build_materialize_schedule,
-    build_restore_job,
+    build_maintenance,
     build_state_asset,
-    build_verify_job,
-    build_verify_schedule,
     restore_run_config,
 )
 from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.orchestration.operate.maintenance import Work
 from dstl_dagster.storage import ANY
 
 if TYPE_CHECKING:
@@ -36,14 +32,14 @@ AT_ONCE = dg.RetryPolicy(max_retries=2, delay=0)
 
 def run_job(
     days: Days,
-    build: Callable[..., dg.JobDefinition],
+    work: Work,
     partition: str | None = None,
     *,
     config: dict[str, Any] | None = None,
     tags: dict[str, str] | None = None,
 ) -> dg.ExecuteInProcessResult:
     """One run of one of the jobs, in this process."""
-    return build(days.code.JOB, retry_policy=AT_ONCE).execute_in_process(
+    return build_maintenance(days.code.JOB, work, retry_policy=AT_ONCE).execute_in_process(
         instance=days.instance,
         resources={"changelog": days.resource()},
         partition_key=partition,
@@ -56,7 +52,7 @@ def run_job(
 def roll_back(days: Days, last: int, checkpoint_id: int) -> dg.ExecuteInProcessResult:
     """A confirmed run of the restore job."""
     config = restore_run_config(last, checkpoint_id)
-    return run_job(days, build_restore_job, f"chk-{checkpoint_id:08}", config=config)
+    return run_job(days, "restore", f"chk-{checkpoint_id:08}", config=config)
 
 
 def three_days(days: Days) -> None:
@@ -142,7 +138,7 @@ def test_a_restore_to_nothing_changes_nothing(partition: str, said: str, days: D
     days.run("2024-01-01")
     days.instance.add_dynamic_partitions(days.code.JOB.partitions_name, [partition])
     before = days.objects()
-    result = run_job(days, build_restore_job, partition)
+    result = run_job(days, "restore", partition)
     step, message = days.failure(result)
     assert step == "restore"
     assert said in message
@@ -153,7 +149,7 @@ def test_a_restore_to_nothing_changes_nothing(partition: str, said: str, days: D
 def test_a_restore_asks_for_its_partition(days: Days) -> None:
     """Launched without one, it says which one to choose."""
     days.run("2024-01-01")
-    result = run_job(days, build_restore_job)
+    result = run_job(days, "restore")
     assert "launch this job for its partition" in days.failure(result)[1]
     assert days.kinds() == ["opened", "completed", "committed"]
 
@@ -168,7 +164,7 @@ def test_a_clean_up_subsumes_and_deletes_and_says_so(days: Days) -> None:
     days.code.write_change(days.store, dead, b"left behind")
     days.coordinator().abort(dead)
     days.options = {"execution.checkpointing.num-retained": "1", "dstl.checkpoint.reader-grace": "0 s"}
-    result = run_job(days, build_cleanup_job)
+    result = run_job(days, "cleanup")
     assert result.success
     assert days.shown_checkpoints() == ["chk-00000003"]
     assert not [name for name in days.objects() if str(dead.attempt) in name]
@@ -186,7 +182,7 @@ def test_a_clean_up_counts_all_that_it_deleted(days: Days, monkeypatch: pytest.M
         return dataclasses.replace(real(coordinator), objects=54_321, deleted=("one",), deleted_bytes=2**20)
 
     monkeypatch.setattr(CheckpointCoordinator, "clean_up", many)
-    assert "54,321 objects (1 MiB) deleted" in days.logged(run_job(days, build_cleanup_job))
+    assert "54,321 objects (1 MiB) deleted" in days.logged(run_job(days, "cleanup"))
 
 
 # ---- folding ----
@@ -196,7 +192,7 @@ def test_a_fold_is_a_checkpoint_that_dagster_shows(days: Days) -> None:
     """Many runs are merged to one, in a checkpoint of its own with its partition and event."""
     three_days(days)
     days.options = {"dstl.state.materialize.max-runs": "2"}
-    result = run_job(days, build_materialize_job)
+    result = run_job(days, "materialize")
     assert result.success, days.failure(result)
     assert days.shown_checkpoints()[-1] == "chk-00000004"
     assert days.events("checkpoints")[-1].partition == "chk-00000004"
@@ -213,7 +209,7 @@ def test_a_short_log_is_left_alone(days: Days) -> None:
     """Nothing is due: nothing is written, and the log says why."""
     three_days(days)
     before = days.objects()
-    result = run_job(days, build_materialize_job)
+    result = run_job(days, "materialize")
     assert result.success
     assert days.objects() == before
     assert "no operator of days is due" in days.logged(result)
@@ -224,7 +220,7 @@ def test_a_fold_waits_for_an_open_batch(days: Days) -> None:
     three_days(days)
     days.coordinator("somebody else").trigger()
     days.options = {"dstl.state.materialize.max-runs": "2"}
-    result = run_job(days, build_materialize_job)
+    result = run_job(days, "materialize")
     assert "'somebody else'" in days.failure(result)[1]
     assert days.retries(result) == []
 
@@ -236,7 +232,7 @@ def test_a_sound_checkpoint_verifies(days: Days) -> None:
     """Everything is read back, and the log says how much it was."""
     three_days(days)
     before = days.objects()
-    result = run_job(days, build_verify_job)
+    result = run_job(days, "verify")
     assert result.success, days.failure(result)
     assert "of checkpoint 3 of days were read back" in days.logged(result)
     assert days.objects() == before
@@ -253,7 +249,7 @@ def test_a_damaged_checkpoint_is_named_with_the_way_out(how: str, days: Days) ->
         days.store.delete(stream.name, precondition=ANY)
     else:
         days.store.put(stream.name, days.store.get(stream.name)[:-1] + b"?", precondition=ANY)
-    result = run_job(days, build_verify_job)
+    result = run_job(days, "verify")
     step, message = days.failure(result)
     assert step == "verify"
     assert stream.name in message
@@ -268,15 +264,16 @@ def test_a_lost_file_does_not_condemn_the_state(days: Days) -> None:
     days.code.make_outside(days.uri, "2024-01-01", until="completed")
     lost, *_ = days.components()
     days.store.in_bucket(days.store.bucket_name).delete(lost, precondition=ANY)
-    _, message = days.failure(run_job(days, build_verify_job))
+    _, message = days.failure(run_job(days, "verify"))
     assert lost in message
     assert "the state is undamaged, and the job can go on" in message
 
 
 def test_a_job_without_a_checkpoint_has_nothing_to_verify_or_fold(days: Days) -> None:
     """A schedule may be turned on before the first run."""
-    for build in (build_verify_job, build_materialize_job, build_cleanup_job):
-        assert run_job(days, build).success
+    works: tuple[Work, ...] = ("verify", "materialize", "cleanup")
+    for work in works:
+        assert run_job(days, work).success
     assert days.kinds() == []
 
 
@@ -288,8 +285,7 @@ def test_schedules_ship_stopped(days: Days) -> None:
     assets = days.code.JOB
     for schedule in (
         build_cleanup_schedule(build_cleanup_job(assets)),
-        build_materialize_schedule(build_materialize_job(assets)),
-        build_verify_schedule(build_verify_job(assets)),
+        *(build_maintenance(assets, work, when="@daily") for work in ("cleanup", "verify", "checks")),
     ):
         assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
         assert schedule.execution_timezone == "UTC"
@@ -298,18 +294,13 @@ def test_schedules_ship_stopped(days: Days) -> None:
 def test_all_of_them_load_beside_the_job(days: Days) -> None:
     """Names do not clash, even with another job's; restore has the checkpoints as partitions."""
     other, assets = JobAssets("nights"), days.code.JOB
-    builds = (
-        build_cleanup_job,
-        build_commit_job,
-        build_materialize_job,
-        build_verify_job,
-        build_restore_job,
-    )
+    works: tuple[Work, ...] = ("cleanup", "materialize", "verify", "restore")
     update = days.code.build_update(source=None)
     defs = dg.Definitions(
         assets=[build_state_asset(assets, update), build_state_asset(other, update)],
         jobs=[
-            *(build(each) for build in builds for each in (assets, other)),
+            *(build_commit_job(each) for each in (assets, other)),
+            *(build_maintenance(each, work) for work in works for each in (assets, other)),
             build_checkpoint_job("hourly", update, retry_policy=AT_ONCE),
             build_checkpoint_job("weekly", update),
         ],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-from dstl_dagster import build_correct_job
+from dstl_dagster import build_maintenance
 from dstl_dagster.orchestration.inject.applied import _way_out
 from tests.dagster.shown import failed_partitions, materialized_partitions
 
@@ -109,7 +109,12 @@ def test_a_mark_of_a_restore_has_an_end_and_is_settled(days: Days, daemon: Daemo
 
 def test_a_run_that_changed_nothing_leads_to_the_correction(days: Days) -> None:
     """By the command, and by a link to the job of the code location that makes the day again."""
-    correct = build_correct_job(days.code.JOB, lambda: None, days.code.DAYS)  # type: ignore[arg-type, return-value]
+    correct = build_maintenance(
+        days.code.JOB,
+        "correct",
+        partitions_def=days.code.DAYS,
+        day_job=lambda: None,  # type: ignore[arg-type, return-value]
+    )
     location = SimpleNamespace(location_name="shop")
     origin = SimpleNamespace(code_location_origin=location, repository_name="__repository__")
     context: Any = SimpleNamespace(

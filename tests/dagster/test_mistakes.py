@@ -32,9 +32,17 @@ def update() -> dict[str, Any]:
             "use letters, digits and underscores, such as 'my_job'",
         ),
         (lambda: dstl.build_checkpoint_job("job", print), "decorate .* with @dg.op"),
-        (lambda: dstl.build_restore_job("orders", name="a b"), "such as 'a_b'"),
+        (lambda: dstl.build_maintenance("orders", "restore", name="a b"), "such as 'a_b'"),
         (lambda: dstl.build_commit_job("orders", name="a.b"), "such as 'a_b'"),
-        (lambda: dstl.build_correct_job("orders", lambda: None, None, name="a-b"), "such as 'a_b'"),  # type: ignore[arg-type, return-value]
+        (lambda: dstl.build_maintenance("orders", "tidy"), "it is cleanup, materialize, verify, checks,"),  # type: ignore[call-overload]
+        (lambda: dstl.build_maintenance("orders", "correct"), "`day_job` is the job that `correct`"),
+        (lambda: dstl.build_maintenance("orders", "restore", when="@daily"), "leave `when` out"),
+        (
+            lambda: dstl.build_maintenance(
+                "orders", "verify", partitions_def=dg.StaticPartitionsDefinition(["a"])
+            ),
+            "verify is of no partition",
+        ),
         (lambda: dstl.build_state_asset("my orders", update), "job name 'my orders' cannot be used"),
     ],
 )

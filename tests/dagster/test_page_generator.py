@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dstl_dagster import build_correct_job, build_restore_job, restore_run_config
+from dstl_dagster import build_maintenance, restore_run_config
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.orchestration.report import steps
@@ -152,7 +152,9 @@ class Story:
         if found and last is not None:
             to = self.rng.choice(found)
             self.days.instance.add_dynamic_partitions("days_checkpoints", [f"chk-{to:08}"])
-            build_restore_job(self.days.code.JOB, partitions_def=self.days.code.DAYS).execute_in_process(
+            build_maintenance(
+                self.days.code.JOB, "restore", partitions_def=self.days.code.DAYS
+            ).execute_in_process(
                 instance=self.days.instance,
                 resources={"changelog": self.days.resource()},
                 partition_key=f"chk-{to:08}",
@@ -172,7 +174,9 @@ class Story:
         state = self.days.code.build_state()
         jobs = [dg.define_asset_job("day", [state])]
         day = dg.Definitions(assets=[state], jobs=jobs, resources=resources).resolve_job_def("day")
-        build_correct_job(self.days.code.JOB, lambda: day, self.days.code.DAYS).execute_in_process(
+        build_maintenance(
+            self.days.code.JOB, "correct", partitions_def=self.days.code.DAYS, day_job=lambda: day
+        ).execute_in_process(
             instance=self.days.instance,
             resources=resources,
             partition_key=str(chain[max(chain)].idempotency_key),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-from dstl_dagster import build_restore_job, restore_run_config
+from dstl_dagster import build_maintenance, restore_run_config
 from tests.dagster.shown import failed_partitions, materialized_partitions
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def three(days: Days) -> Days:
 def launch(
     days: Days, to: int, config: dict[str, Any] | None = None, **tags: str
 ) -> dg.ExecuteInProcessResult:
-    return build_restore_job(days.code.JOB, retry_policy=AT_ONCE).execute_in_process(
+    return build_maintenance(days.code.JOB, "restore", retry_policy=AT_ONCE).execute_in_process(
         instance=days.instance,
         resources={"changelog": days.resource()},
         partition_key=f"chk-{to:08}",

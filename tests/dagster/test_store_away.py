@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import dstl_dagster as dstl
-from dstl_dagster import build_checkpoint_checks, build_cleanup_job, build_restore_job, restore_run_config
+from dstl_dagster import build_checkpoint_checks, build_cleanup_job, build_maintenance, restore_run_config
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli import main
 from dstl_dagster.components import CheckpointedAssetComponent
@@ -399,7 +399,7 @@ def test_maintenance_is_refused_as_well(stored: Days, tmp_path: Path) -> None:
     cleanup = build_cleanup_job(days_code.JOB).execute_in_process(
         instance=stored.instance, resources={"changelog": stored.resource()}, raise_on_error=False
     )
-    restore = build_restore_job(days_code.JOB).execute_in_process(
+    restore = build_maintenance(days_code.JOB, "restore").execute_in_process(
         instance=stored.instance,
         resources={"changelog": stored.resource()},
         partition_key="chk-00000001",

@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from dstl_dagster import build_restore_job, restore_run_config
+from dstl_dagster import build_maintenance, restore_run_config
 from tests.dagster import days as days_code
 from tests.dagster.bad_day import Page as Answers
 from tests.dagster.bad_day import Truth, command_says, differences
@@ -80,7 +80,7 @@ class ShownDay(BadDay):
         return self.thread.submit(self.rendered.differences, so, whole=whole).result()
 
     def roll_back(self, last: int, to: int, **tags: str) -> dg.ExecuteInProcessResult:
-        return build_restore_job(self.days.code.JOB).execute_in_process(
+        return build_maintenance(self.days.code.JOB, "restore").execute_in_process(
             instance=self.days.instance,
             resources={"changelog": self.days.resource()},
             partition_key=f"chk-{to:08}",

@@ -1,63 +1,137 @@
-"""Jobs that a person or a schedule runs between batches: clean up, materialize, verify.
+"""The one builder of what a person or a schedule runs between batches.
 
-Owns the Dagster jobs of one op, and their schedules, which ship stopped. Does not own what the op does
-(`steps`), or rolling back (`restore_job`).
+Owns the Dagster job of one op, and its schedule, which ships stopped. Does not own what the op does: `steps`,
+`restoring`, `correcting`, `watch.checks`.
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal, overload
 
 import dagster as dg
 
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import TAG_JOB, TAG_STEP, JobAssets, dagster_name
+from dstl_dagster.orchestration.operate.correcting import correct_partition
+from dstl_dagster.orchestration.operate.restoring import RestoreConfig, restore
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.report.steps import Step, clean_up, materialize, verify
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 
-__all__ = [
-    "build_cleanup_job",
-    "build_cleanup_schedule",
-    "build_materialize_job",
-    "build_materialize_schedule",
-    "build_verify_job",
-    "build_verify_schedule",
-]
+__all__ = ["Work", "build_cleanup_job", "build_cleanup_schedule", "build_maintenance"]
+
+Work = Literal["cleanup", "materialize", "verify", "checks", "restore", "correct"]
+
+_SCHEDULED: Final = ("cleanup", "materialize", "verify", "checks")
+_BY_A_PERSON: Final = ("restore", "correct")
 
 
 @dataclass(frozen=True)
-class _Work:
-    """A job of one op.
+class _Op:
+    """What the job's op does.
 
     Attributes:
-        name: of the op, and what the job's name ends with.
         number: of the step, as a tag of the op.
-        run: what the op does.
         description: of the job; `{job}` is the job that it works on.
+        partitions_def: of the job.
+        in_turn: the op waits in the pool of the job's steps. A restore ends what is at work.
     """
 
-    name: str
     number: str
     run: Callable[[Step], None]
     description: str
+    config: type[dg.Config] | None = None
+    partitions_def: dg.PartitionsDefinition[Any] | None = None
+    in_turn: bool = True
 
 
-_CLEANUP = _Work(
-    "cleanup",
-    "7",
-    clean_up,
-    "Subsumes checkpoints of {job} beyond retention, deletes what nothing references.",
-)
-_MATERIALIZE = _Work(
-    "materialize",
-    "1-6",
-    materialize,
-    "Folds the changelog of {job} into a base, to keep state quick to read.",
-)
-_VERIFY = _Work("verify", "verify", verify, "Reads back all that the last checkpoint of {job} references.")
+@overload
+def build_maintenance(
+    job: str | JobAssets,
+    work: Work,
+    *,
+    when: None = None,
+    name: str | None = None,
+    changelog: ChangelogStorageResource | None = None,
+    partitions_def: dg.PartitionsDefinition[Any] | None = None,
+    day_job: Callable[[], dg.JobDefinition] | None = None,
+    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+) -> dg.JobDefinition: ...
+@overload
+def build_maintenance(
+    job: str | JobAssets,
+    work: Work,
+    *,
+    when: str,
+    name: str | None = None,
+    changelog: ChangelogStorageResource | None = None,
+    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+) -> dg.ScheduleDefinition: ...
+def build_maintenance(
+    job: str | JobAssets,
+    work: Work,
+    *,
+    when: str | None = None,
+    name: str | None = None,
+    changelog: ChangelogStorageResource | None = None,
+    partitions_def: dg.PartitionsDefinition[Any] | None = None,
+    day_job: Callable[[], dg.JobDefinition] | None = None,
+    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+) -> dg.JobDefinition | dg.ScheduleDefinition:
+    """The Dagster job `<job>_<work>`, or with `when` its schedule, which brings the job along.
+
+    * `cleanup`: step 7 by itself, for a job that nothing else cleans up after.
+    * `materialize`: folds the changelog into a base where that is due, as a checkpoint of its own. Refused
+      while a batch of the job is open: run it between batches.
+    * `verify`: reads back everything that the last checkpoint references; fails naming each damaged object.
+    * `checks`: runs the checks that `build_checkpoint_checks` made for the job, in the same definitions.
+    * `restore`: rolls the job back: launch it for the partition of a checkpoint, `chk-00000042`. A run
+      without config changes nothing: it fails with what it would undo, and with the config that confirms that
+      (`restore_run_config`). Later checkpoints are abandoned: their files are retracted, their batches may
+      run again, and Dagster shows those partitions as failed until they did. Ends an open attempt, whoever
+      owns it. A run of a backfill is refused.
+    * `correct`: launch it for a partition, once its source is right. The job is restored to the checkpoint
+      before it, which must be retained; then the partition and all after it that have ever run are run again,
+      in order. If one of them fails, so does this. A re-execution, or a launch for the one that failed, goes
+      on there.
+
+    Args:
+        when: a cron expression, in UTC; the schedule ships stopped. `restore` and `correct` take none: a
+            person launches them.
+        name: of the job; by default `<job>_<work>`.
+        changelog: where the job lives; without it, the resource named `changelog`. `checks` have their own.
+        partitions_def: of the job's state and files, for `restore`: the check that names the partitions to
+            run again is evaluated only with it. For `correct`: of `day_job`.
+        day_job: for `correct`: returns the Dagster job that runs one partition, with its resources, such as
+            `lambda: defs.resolve_job_def("orders_day")`; called when the op runs.
+        retry_policy: of the op. A partition that `correct` runs is not retried by it: its own ops are.
+
+    Raises: InvalidInputError for a work that is none of these, an argument that it does not take, a name that
+    Dagster does not take.
+    """
+    assets = JobAssets.of(job)
+    if work not in (*_SCHEDULED, *_BY_A_PERSON):
+        raise InvalidInputError(f"{work!r} is no maintenance: it is {', '.join(_SCHEDULED + _BY_A_PERSON)}")
+    job_name = dagster_name(name or f"{assets.group_name}_{work}", "name")
+    if when is not None and work in _BY_A_PERSON:
+        raise InvalidInputError(f"a person launches {work}, for a partition: leave `when` out")
+    if (day_job is not None) != (work == "correct"):
+        raise InvalidInputError("`day_job` is the job that `correct`, and nothing else, runs for a partition")
+    if partitions_def is not None and work not in _BY_A_PERSON:
+        raise InvalidInputError(f"{work} is of no partition: leave `partitions_def` out")
+    made: Any
+    if work == "checks":
+        made = _checks_job(assets, job_name)
+    else:
+        made = _job(
+            assets, work, job_name, _op(assets, work, partitions_def, day_job), changelog, retry_policy
+        )
+    return made if when is None else _schedule(made, when)
 
 
 def build_cleanup_job(
@@ -67,94 +141,92 @@ def build_cleanup_job(
     changelog: ChangelogStorageResource | None = None,
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
 ) -> dg.JobDefinition:
-    """Step 7 by itself, for a job that nothing else cleans up after."""
-    return _build_job(_CLEANUP, job, name, changelog, retry_policy)
-
-
-def build_materialize_job(
-    job: str | JobAssets,
-    *,
-    name: str | None = None,
-    changelog: ChangelogStorageResource | None = None,
-    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
-) -> dg.JobDefinition:
-    """Folds the job's changelog into a base where that is due, as a checkpoint of its own.
-
-    Refused while a batch of the job is open: run it between batches.
-    """
-    return _build_job(_MATERIALIZE, job, name, changelog, retry_policy)
-
-
-def build_verify_job(
-    job: str | JobAssets,
-    *,
-    name: str | None = None,
-    changelog: ChangelogStorageResource | None = None,
-    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
-) -> dg.JobDefinition:
-    """Reads back everything that the last checkpoint references; fails naming each damaged object."""
-    return _build_job(_VERIFY, job, name, changelog, retry_policy)
+    """`build_maintenance(job, "cleanup")`: step 7 by itself."""
+    return build_maintenance(job, "cleanup", name=name, changelog=changelog, retry_policy=retry_policy)
 
 
 def build_cleanup_schedule(
     cleanup_job: dg.JobDefinition, cron_schedule: str = "23 * * * *"
 ) -> dg.ScheduleDefinition:
     """`build_cleanup_job(...)`, hourly. Ships stopped."""
-    return _build_schedule(cleanup_job, cron_schedule)
+    return _schedule(cleanup_job, cron_schedule)
 
 
-def build_materialize_schedule(
-    materialize_job: dg.JobDefinition, cron_schedule: str = "37 3 * * *"
-) -> dg.ScheduleDefinition:
-    """`build_materialize_job(...)`, every night. Ships stopped."""
-    return _build_schedule(materialize_job, cron_schedule)
+def _op(
+    assets: JobAssets,
+    work: str,
+    partitions_def: dg.PartitionsDefinition[Any] | None,
+    day_job: Callable[[], dg.JobDefinition] | None,
+) -> _Op:
+    match work:
+        case "cleanup":
+            about = "Subsumes checkpoints of {job} beyond retention, deletes what nothing references."
+            return _Op("7", clean_up, about)
+        case "materialize":
+            about = "Folds the changelog of {job} into a base, to keep state quick to read."
+            return _Op("1-6", materialize, about)
+        case "verify":
+            return _Op("verify", verify, "Reads back all that the last checkpoint of {job} references.")
+        case "restore":
+            about = "Rolls {job} back to the checkpoint of the chosen partition."
+            run: Callable[[Step], None] = partial(restore, partitions_def=partitions_def)
+            return _Op("restore", run, about, RestoreConfig, assets.partitions, in_turn=False)
+        case _:
+            about = "Restores {job} to before a partition, and runs that and those after it again."
+            assert day_job is not None
+            run = partial(correct_partition, day_job=day_job)
+            return _Op("correct", run, about, None, partitions_def, in_turn=False)
 
 
-def build_verify_schedule(
-    verify_job: dg.JobDefinition, cron_schedule: str = "47 4 * * 0"
-) -> dg.ScheduleDefinition:
-    """`build_verify_job(...)`, every Sunday. Ships stopped."""
-    return _build_schedule(verify_job, cron_schedule)
-
-
-def _build_job(
-    work: _Work,
-    job: str | JobAssets,
-    name: str | None,
+def _job(
+    assets: JobAssets,
+    work: str,
+    job_name: str,
+    does: _Op,
     changelog: ChangelogStorageResource | None,
     retry_policy: dg.RetryPolicy,
 ) -> dg.JobDefinition:
-    assets = JobAssets.of(job)
-    job_name = dagster_name(name or f"{assets.group_name}_{work.name}", "name")
+    described = does.description.format(job=assets.job)
 
     # Names of ops must be unique among all that is loaded together; the graph below gives them short ones.
     @dg.op(
         name=f"{job_name}_op",
-        description=work.run.__doc__,
-        tags={TAG_STEP: work.number},
+        description=described,
+        tags={TAG_STEP: does.number},
         retry_policy=retry_policy,
-        pool=assets.pool,
+        pool=assets.pool if does.in_turn else None,
+        config_schema=None if does.config is None else does.config.to_fields_dict(),
     )
     def step(context: dg.OpExecutionContext, changelog: ChangelogStorageResource) -> None:
-        with without_useless_retries(f"{work.name} of job {assets.job!r}", {"store": changelog.uri}):
+        with without_useless_retries(f"{work} of job {assets.job!r}", {"store": changelog.uri}):
             # The run owns what it opens, as in a batch, so that a retry may end its own attempt.
             coordinator = changelog.coordinator(assets.job, owner=owner_of(context.run))
             require_shown_timeline(context.run, context.instance, coordinator)
-            work.run(Step(context, assets, coordinator))
+            does.run(Step(context, assets, coordinator))
 
     @dg.graph(name=job_name)
     def steps() -> None:
-        step.alias(work.name)()
+        step.alias(work)()
 
     return steps.to_job(
         name=job_name,
-        description=work.description.format(job=assets.job),
+        description=described,
+        partitions_def=does.partitions_def,
         resource_defs=None if changelog is None else {"changelog": changelog},
         tags={TAG_JOB: assets.job},
     )
 
 
-def _build_schedule(job: dg.JobDefinition, cron_schedule: str) -> dg.ScheduleDefinition:
+def _checks_job(assets: JobAssets, job_name: str) -> Any:
+    return dg.define_asset_job(
+        job_name,
+        selection=dg.AssetSelection.checks_for_assets(assets.checkpoints_key),
+        description=f"Checks the last checkpoint of {assets.job}: the results are on the page of its "
+        "checkpoints.",
+    )
+
+
+def _schedule(job: Any, cron_schedule: str) -> dg.ScheduleDefinition:
     return dg.ScheduleDefinition(
         name=f"{job.name}_schedule",
         target=job,

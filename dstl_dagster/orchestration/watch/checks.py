@@ -1,4 +1,4 @@
-"""Asset checks of a job's checkpoints, and the job and the schedule that run them.
+"""Asset checks of a job's checkpoints.
 
 Owns which checks there are, and what each run of them reads. Does not own what they find (`findings`,
 `agreement`), or those that a step or a sensor evaluates beside a checkpoint (`agreement.findings_beside`).
@@ -16,7 +16,6 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import readable_bytes
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
@@ -32,8 +31,6 @@ from dstl_dagster.settings import CostBudget
 __all__ = [
     "DEFAULT_MAX_AGE",
     "build_checkpoint_checks",
-    "build_checks_job",
-    "build_checks_schedule",
 ]
 
 _GIB = 1024**3
@@ -120,33 +117,6 @@ def build_checkpoint_checks(
         can_subset=True,
         retry_policy=DEFAULT_RETRY_POLICY,
     )(_with_changelog(changelog, results))
-
-
-def build_checks_job(checks: dg.AssetChecksDefinition, *, name: str | None = None) -> Any:
-    """Runs `build_checkpoint_checks(...)`, all of them, as a job `<job>_checks`; nothing else does by itself.
-
-    Raises: InvalidInputError for checks of something else.
-    """
-    keys = {key.asset_key for key in checks.check_keys}
-    if len(keys) != 1:
-        raise InvalidInputError("build_checks_job takes what build_checkpoint_checks returned, for one job")
-    group = next(iter(keys)).path[0]
-    return dg.define_asset_job(
-        name or f"{group}_checks",
-        selection=dg.AssetSelection.checks(checks),
-        description=f"Checks the last checkpoint of {group}: the results are on the page of its checkpoints.",
-    )
-
-
-def build_checks_schedule(checks_job: Any, cron_schedule: str = "53 * * * *") -> dg.ScheduleDefinition:
-    """`build_checks_job(...)`, hourly. Ships stopped."""
-    return dg.ScheduleDefinition(
-        name=f"{checks_job.name}_schedule",
-        target=checks_job,
-        cron_schedule=cron_schedule,
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.STOPPED,
-    )
 
 
 @dataclass(frozen=True)

@@ -18,21 +18,8 @@ from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.operate.commit import build_commit_job
-from dstl_dagster.orchestration.operate.maintenance import (
-    build_cleanup_job,
-    build_cleanup_schedule,
-    build_materialize_job,
-    build_materialize_schedule,
-    build_verify_job,
-    build_verify_schedule,
-)
-from dstl_dagster.orchestration.operate.restore_job import build_restore_job
-from dstl_dagster.orchestration.watch.checks import (
-    DEFAULT_MAX_AGE,
-    build_checkpoint_checks,
-    build_checks_job,
-    build_checks_schedule,
-)
+from dstl_dagster.orchestration.operate.maintenance import build_maintenance
+from dstl_dagster.orchestration.watch.checks import DEFAULT_MAX_AGE, build_checkpoint_checks
 from dstl_dagster.orchestration.watch.sensors import build_abort_sensors, build_checkpoint_sensor
 from dstl_dagster.orchestration.yaml.component_fields import (
     DownstreamFields,
@@ -57,6 +44,12 @@ def _partitions_given(context: dg.ResolutionContext, value: Any) -> Any:
 
 
 _Work = Literal["cleanup", "materialize", "verify", "checks"]
+_CRONS: dict[_Work, str] = {
+    "cleanup": "23 * * * *",
+    "materialize": "37 3 * * *",
+    "verify": "47 4 * * 0",
+    "checks": "53 * * * *",
+}
 
 
 class ScaffoldParams(BaseModel):
@@ -236,16 +229,17 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             budget=CostBudget.from_mapping(as_text(self.budget)),
             partitions_def=partitions,
         )
-        jobs, schedules = self._maintenance(assets, changelog, checks)
-        restore = build_restore_job(
-            assets, changelog=changelog, partitions_def=partitions, retry_policy=self._retry_policy()
-        )
+        maintenance: dict[str, Any] = {"changelog": changelog, "retry_policy": self._retry_policy()}
+        restore = build_maintenance(assets, "restore", partitions_def=partitions, **maintenance)
+        crons = {**_CRONS, **self.schedules}
         return dg.Definitions(
             assets=self._assets(context, assets, changelog, partitions),
             asset_checks=[checks],
             sensors=self._sensors(assets, changelog, partitions, commit_job),
-            jobs=[commit_job, *jobs, restore],
-            schedules=schedules,
+            jobs=[commit_job, restore],
+            schedules=[
+                build_maintenance(assets, work, when=cron, **maintenance) for work, cron in crons.items()
+            ],
         )
 
     def _assets(
@@ -306,23 +300,6 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         )
         downstream = [each.sensor(assets, changelog, partitions, seconds, status) for each in self.downstream]
         return [checkpoints, *(aborts if self.abort else []), *downstream]
-
-    def _maintenance(
-        self, assets: JobAssets, changelog: ChangelogStorageResource, checks: dg.AssetChecksDefinition
-    ) -> tuple[list[dg.JobDefinition], list[dg.ScheduleDefinition]]:
-        """The jobs that a schedule runs, and their schedules."""
-        retry_policy = self._retry_policy()
-        cleanup = build_cleanup_job(assets, changelog=changelog, retry_policy=retry_policy)
-        materialize = build_materialize_job(assets, changelog=changelog, retry_policy=retry_policy)
-        verify = build_verify_job(assets, changelog=changelog, retry_policy=retry_policy)
-        checks_job = build_checks_job(checks)
-        crons = {name: {"cron_schedule": cron} for name, cron in self.schedules.items()}
-        return [cleanup, materialize, verify, checks_job], [
-            build_cleanup_schedule(cleanup, **crons.get("cleanup", {})),
-            build_materialize_schedule(materialize, **crons.get("materialize", {})),
-            build_verify_schedule(verify, **crons.get("verify", {})),
-            build_checks_schedule(checks_job, **crons.get("checks", {})),
-        ]
 
     def _freshness(self) -> timedelta | None:
         hours = number_of("freshness_hours", self.freshness_hours, whole=False)

@@ -1,10 +1,10 @@
-"""The job that rolls a job back: it shows what it would undo, and does that once a person has confirmed it.
+"""Rolling a job back: a run shows what it would undo, and does that once a person has confirmed it.
 
-Owns the job, its config, and what its run says. Does not own the restore (`checkpoint`) or what Dagster's
+Owns the run's config, and what it says. Does not own the restore (`checkpoint`), or what Dagster's
 assets show of it (`report.reconcile`).
 """
 
-# No postponed annotations here: Dagster reads the types of an op's arguments as objects.
+# No postponed annotations here: Dagster reads the types of the config's fields as objects.
 
 import re
 import uuid
@@ -16,15 +16,12 @@ from pydantic import Field
 from dstl_dagster.checkpoint import RestorePlan
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import counted, readable_bytes
-from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
-from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.keys import TAG_JOB, TAG_STEP, JobAssets, dagster_name
+from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.report.steps import Step, match_partitions, report_checks, report_restored
-from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.timeline import Restored
 
-__all__ = ["RestoreConfig", "build_restore_job", "report_restore", "restore_run_config"]
+__all__ = ["RestoreConfig", "report_restore", "restore", "restore_run_config"]
 
 _RESTORE_OP = "restore"
 _BACKFILL = "dagster/backfill"
@@ -51,64 +48,10 @@ def restore_run_config(last: int, checkpoint_id: int) -> dict[str, Any]:
     return {"ops": {_RESTORE_OP: {"config": {"confirm": _confirmation(last, checkpoint_id)}}}}
 
 
-def build_restore_job(
-    job: str | JobAssets,
-    *,
-    name: str | None = None,
-    changelog: ChangelogStorageResource | None = None,
-    partitions_def: dg.PartitionsDefinition[Any] | None = None,
-    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
-) -> dg.JobDefinition:
-    """Rolls the job back: launch it for the partition of a checkpoint, `chk-00000042`.
-
-    A run without config changes nothing: it fails with what it would undo, and with the config that confirms
-    that. A run of a backfill is refused.
-
-    The job resumes from that checkpoint's state and positions. Later checkpoints are abandoned: their files
-    are retracted, and their batches may run again; Dagster shows their partitions as failed until they did.
-    Ends an open attempt, whoever owns it. The checks that cost next to nothing are evaluated afterwards.
-
-    Args:
-        partitions_def: of the job's state and files, as for `build_checkpoint_checks`: the check that names
-            the partitions to run again is evaluated only with it.
-    """
-    assets = JobAssets.of(job)
-    job_name = dagster_name(name or f"{assets.group_name}_restore", "name")
-
-    # Names of ops must be unique among all that is loaded together; the graph below gives them short ones.
-    @dg.op(
-        name=f"{job_name}_op",
-        description=restore.__doc__,
-        tags={TAG_STEP: _RESTORE_OP},
-        retry_policy=retry_policy,
-    )
-    def step(
-        context: dg.OpExecutionContext, config: RestoreConfig, changelog: ChangelogStorageResource
-    ) -> None:
-        with without_useless_retries(f"restore of job {assets.job!r}", {"store": changelog.uri}):
-            _refuse_backfill(context)
-            # The run owns what it opens, as in a batch, so that a retry may end its own attempt.
-            coordinator = changelog.coordinator(assets.job, owner=owner_of(context.run))
-            require_shown_timeline(context.run, context.instance, coordinator)
-            restore(Step(context, assets, coordinator), config, partitions_def)
-
-    @dg.graph(name=job_name)
-    def steps() -> None:
-        step.alias(_RESTORE_OP)()
-
-    return steps.to_job(
-        name=job_name,
-        description=f"Rolls {assets.job} back to the checkpoint of the chosen partition.",
-        partitions_def=assets.partitions,
-        resource_defs=None if changelog is None else {"changelog": changelog},
-        tags={TAG_JOB: assets.job},
-    )
-
-
-def restore(
-    step: Step, config: RestoreConfig, partitions_def: dg.PartitionsDefinition[Any] | None = None
-) -> None:
+def restore(step: Step, partitions_def: dg.PartitionsDefinition[Any] | None = None) -> None:
     """Roll the job back to the checkpoint of the partition; later checkpoints are abandoned."""
+    config = RestoreConfig(**step.context.op_config)
+    _refuse_backfill(step.context)
     context, assets, coordinator = step.context, step.assets, step.coordinator
     checkpoint_id = _chosen_checkpoint(step)
     # The same for every try of this run and its re-executions: a late one must not undo newer checkpoints.
