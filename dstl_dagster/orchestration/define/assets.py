@@ -24,7 +24,6 @@ from dstl_dagster.orchestration.define.asset_arguments import (
 from dstl_dagster.orchestration.define.ops import build_steps
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.inject.store_check import with_store_check
 from dstl_dagster.orchestration.keys import OPERATOR, TAG_ASSET, TAG_JOB, AssetRole, JobAssets
 from dstl_dagster.orchestration.partitions import previous_partition
 from dstl_dagster.settings import parse_names
@@ -202,6 +201,7 @@ def build_state_asset(
     require_changelog(changelog)
     prefix = f"{key.to_python_identifier()}_"
     complete = build_steps(
+        update,
         lambda _job: assets.of_state(key),
         separate_steps=separate_steps,
         prefix=prefix,
@@ -210,7 +210,7 @@ def build_state_asset(
         ends=True,
         changelog=changelog,
     )
-    first = with_store_check(update).alias(update.name.removeprefix(prefix))
+    first = update.alias(update.name.removeprefix(prefix))
     ins = {f"dep_{place}": _waits_for(dep) for place, dep in enumerate(deps_in(deps))}
     if isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
         ins["previous"] = dg.AssetIn(key=key, dagster_type=dg.Nothing, partition_mapping=previous_partition())

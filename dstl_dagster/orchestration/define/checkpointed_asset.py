@@ -31,7 +31,7 @@ from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.applied import observe_if_unchanged, repeated_checks
 from dstl_dagster.orchestration.inject.opening import is_called_directly, op_context_of
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.inject.store_check import with_store_check
+from dstl_dagster.orchestration.inject.store_check import FilesInside
 from dstl_dagster.orchestration.keys import OPERATOR, TAG_JOB, TAG_STEP, JobAssets
 from dstl_dagster.orchestration.partitions import previous_partition
 from dstl_dagster.orchestration.program import asset_source, assets_in
@@ -148,7 +148,6 @@ def checkpointed_asset(
             made = dg.asset(**arguments)(
                 function.as_asked(runs.run, context=True, changelog=changelog is None and not by_key)
             )
-            with_store_check(made.op)
             arguments.pop("io_manager_def", None)  # a call stores and loads nothing
             asks = False if changelog is not None or by_key else (True if function.takes_batch else None)
             called = dg.asset(**arguments)(
@@ -160,11 +159,15 @@ def checkpointed_asset(
 
 
 class _CheckpointedAsset(dg.AssetsDefinition):
-    """The asset, which runs its function when it is called."""
+    """The asset, which runs its function when it is called, and checks the resources of its op on load."""
 
     def __init__(self, *, called: dg.AssetsDefinition | None = None, **attributes: Any) -> None:
         super().__init__(**attributes)
         self._called = called  # `None` in the copies that Dagster makes
+
+    def get_resource_requirements(self) -> Iterator[Any]:
+        yield from super().get_resource_requirements()
+        yield FilesInside.of(self.op)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(*args, **kwargs) if self._called is None else self._called(*args, **kwargs)

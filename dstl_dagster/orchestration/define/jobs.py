@@ -9,7 +9,6 @@ import dagster as dg
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.define.ops import build_steps
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
-from dstl_dagster.orchestration.inject.store_check import with_store_check
 from dstl_dagster.orchestration.keys import dagster_name
 
 __all__ = ["build_checkpoint_job"]
@@ -39,11 +38,10 @@ def build_checkpoint_job(
     if not isinstance(update, dg.OpDefinition):
         raise InvalidInputError(f"update is the op that does steps 1 to 3: decorate {update!r} with @dg.op")
     prefix = f"{dagster_name(name, 'name')}_"
-    first = with_store_check(update)
-    complete = build_steps(separate_steps=separate_steps, prefix=prefix, retry_policy=retry_policy)
+    complete = build_steps(update, separate_steps=separate_steps, prefix=prefix, retry_policy=retry_policy)
 
     @dg.graph(name=name)
     def steps() -> None:
-        complete(first())
+        complete(update())
 
     return steps.to_job(name=name, partitions_def=partitions_def, **job_arguments)

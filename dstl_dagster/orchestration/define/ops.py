@@ -17,6 +17,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.applied import observe_if_unchanged
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.inject.store_check import FilesInside
 from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
 from dstl_dagster.orchestration.program import assets_in
 from dstl_dagster.orchestration.report.events import output_of_state
@@ -49,7 +50,22 @@ def _checked(_context: Any, value: Any) -> dg.TypeCheck:
     )
 
 
-_REFERENCE: Final = {"reference": dg.In(dg.DagsterType(_checked, name="batch_reference"))}
+class _BatchReference(dg.DagsterType):
+    """What the op that does steps 1 to 3 hands on; by its type that op's resources are checked on load.
+
+    Not by a copy of the user's op: several jobs may use it, and Dagster knows it by identity.
+    """
+
+    def __init__(self, prefix: str = "", update: dg.OpDefinition | None = None) -> None:
+        super().__init__(_checked, name=f"{prefix}batch_reference")
+        self._update = update
+
+    def get_resource_requirements(self, *asked: Any, **by_name: Any) -> Iterator[Any]:
+        yield from super().get_resource_requirements(*asked, **by_name)
+        if self._update is not None:
+            yield FilesInside.of(self._update)
+
+
 Body = Callable[[Step, Attempt], None]
 
 
@@ -88,6 +104,7 @@ def build_checkpoint_ops(
     pool: str | None = None,
     ends: bool = False,
     changelog: ChangelogStorageResource | None = None,
+    update: dg.OpDefinition | None = None,
 ) -> CheckpointOps:
     """The ops, with the asset keys under which they report.
 
@@ -99,13 +116,15 @@ def build_checkpoint_ops(
         pool: the concurrency pool of all four.
         ends: nothing follows `cleanup`, which then returns nothing, so that Dagster stores nothing for it.
         changelog: where the job lives; without it, the resource named `changelog`.
+        update: the op that does steps 1 to 3, if it is known.
     """
+    reference_in = {"reference": dg.In(_BatchReference(prefix, update))}
 
     def op(name: str, number: str, description: str | None, body: Body) -> dg.OpDefinition:
         decorator = dg.op(
             name=f"{prefix}{name}",
             description=description,
-            ins=_REFERENCE,
+            ins=reference_in,
             out=dg.Out(dict),
             retry_policy=retry_policy,
             tags={TAG_STEP: number},
@@ -129,7 +148,7 @@ def build_checkpoint_ops(
             dg.op(
                 name=f"{prefix}cleanup",
                 description=clean_up.__doc__,
-                ins=_REFERENCE,
+                ins=reference_in,
                 out=last,
                 retry_policy=retry_policy,
                 tags={TAG_STEP: "7"},
@@ -151,6 +170,7 @@ def build_complete_op(
     pool: str | None = None,
     ends: bool = False,
     changelog: ChangelogStorageResource | None = None,
+    update: dg.OpDefinition | None = None,
 ) -> dg.OpDefinition:
     """Steps 4 to 7 as one op, `complete`: arguments as of `build_checkpoint_ops`.
 
@@ -161,7 +181,7 @@ def build_complete_op(
         name=f"{prefix}complete",
         description="Steps 4 to 7: record, confirm (the commit point), compose-commit, clean up. A retry "
         "goes on where the timeline stands.",
-        ins=_REFERENCE,
+        ins={"reference": dg.In(_BatchReference(prefix, update))},
         out=dg.Out(dg.Nothing if ends else dict, is_required=False),
         retry_policy=retry_policy,
         tags={TAG_STEP: "4-7"},
@@ -171,6 +191,7 @@ def build_complete_op(
 
 
 def build_steps(
+    update: dg.OpDefinition,
     assets: Callable[[str], JobAssets] = JobAssets.of,
     *,
     separate_steps: bool,
@@ -180,8 +201,9 @@ def build_steps(
     ends: bool = False,
     changelog: ChangelogStorageResource | None = None,
 ) -> Callable[[Any], Any]:
-    """What stands inside a graph behind the op that returns a reference: `complete`, or the four ops."""
+    """What stands inside a graph behind `update`, which returns a reference: `complete`, or the four ops."""
     common: dict[str, Any] = {
+        "update": update,
         "prefix": prefix,
         "retry_policy": retry_policy,
         "pool": pool,

@@ -1,12 +1,13 @@
 """Whether the stores of an op's resources fit each other, asked while definitions load.
 
-Owns when it is asked, and of which resources. Does not own the rule (`storage.require_within`), nor the same
-question in a run (`resources`), which also knows what the environment gives.
+Owns of which resources it is asked. Does not own who asks (`ops`, `checkpointed_asset`), the rule
+(`storage.require_within`), nor the same question in a run (`resources`), which also knows what the
+environment gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,35 +21,24 @@ from dstl_dagster.orchestration.inject.resources import (
 )
 from dstl_dagster.storage import require_within
 
-__all__ = ["with_store_check"]
-
-
-def with_store_check(op: dg.OpDefinition) -> dg.OpDefinition:
-    """The same op, which from now on refuses folders of files where its changelog's store cannot publish.
-
-    Dagster asks an op what it requires once resources are bound to it: when definitions, a job or an asset
-    are loaded or validated. Then it raises InvalidInputError that names the op and the resource.
-    """
-    # Not another op around it: several jobs may use one op, and Dagster knows it by identity.
-    if type(op) is dg.OpDefinition:
-        op.__class__ = _StoreCheckedOp
-    return op
-
-
-class _StoreCheckedOp(dg.OpDefinition):
-    """A user's op, with one requirement more."""
-
-    def get_resource_requirements(self, *asked: Any, **by_name: Any) -> Iterator[Any]:
-        yield from super().get_resource_requirements(*asked, **by_name)
-        yield _FilesInside(self.name, tuple(sorted(self.required_resource_keys)))
+__all__ = ["FilesInside"]
 
 
 @dataclass(frozen=True)
-class _FilesInside:
-    """A requirement, as Dagster asks for it: met or not by the resources that are bound to these keys."""
+class FilesInside:
+    """That an op has no folder of files where its changelog's store cannot publish.
+
+    A requirement, as Dagster asks a definition for it once resources are bound: when definitions, a job or an
+    asset are loaded or validated. It raises InvalidInputError that names the op and the resource.
+    """
 
     op: str
     keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, op: dg.OpDefinition) -> FilesInside:
+        """Of the resources that the op takes."""
+        return cls(op.name, tuple(sorted(op.required_resource_keys)))
 
     expected_type = dg.ResourceDefinition
     is_io_manager_requirement = False
