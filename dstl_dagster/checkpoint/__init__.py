@@ -25,16 +25,17 @@ from dstl_dagster.keyed import (
 from dstl_dagster.timeline import Attempt, PlannedAttempt, Resolution, Timeline
 
 if TYPE_CHECKING:
-    from dstl_dagster.checkpoint.audit import Audit, Damage
     from dstl_dagster.checkpoint.batch import Batch
     from dstl_dagster.checkpoint.claims import Claim
-    from dstl_dagster.checkpoint.cleanup import CleanUp, components_of
-    from dstl_dagster.checkpoint.compose_commit import SUCCESS_FILE
     from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
-    from dstl_dagster.checkpoint.reader import Checkpoint, CheckpointReader
-    from dstl_dagster.checkpoint.rollback import RestorePlan
+    from dstl_dagster.checkpoint.inspect.audit import Audit, Damage
+    from dstl_dagster.checkpoint.inspect.verify import Problem, Verification
+    from dstl_dagster.checkpoint.job import Checkpoint
+    from dstl_dagster.checkpoint.reader import CheckpointReader
+    from dstl_dagster.checkpoint.restore import RestorePlan
+    from dstl_dagster.checkpoint.steps.clean_up import CleanUp, components_of
+    from dstl_dagster.checkpoint.steps.compose_commit import SUCCESS_FILE
     from dstl_dagster.checkpoint.upkeep import change_columns, change_names, changed_schema, materialize
-    from dstl_dagster.checkpoint.verify import Problem, Verification
 
 __all__ = [
     "SUCCESS_FILE",
@@ -72,15 +73,16 @@ __all__ = [
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
-        "audit": ["Audit", "Damage"],
+        "inspect.audit": ["Audit", "Damage"],
         "batch": ["Batch"],
         "claims": ["Claim"],
-        "cleanup": ["CleanUp", "components_of"],
-        "compose_commit": ["SUCCESS_FILE"],
+        "steps.clean_up": ["CleanUp", "components_of"],
+        "steps.compose_commit": ["SUCCESS_FILE"],
         "coordinator": ["CheckpointCoordinator"],
-        "reader": ["Checkpoint", "CheckpointReader"],
-        "rollback": ["RestorePlan"],
+        "job": ["Checkpoint"],
+        "reader": ["CheckpointReader"],
+        "restore": ["RestorePlan"],
         "upkeep": ["change_columns", "change_names", "changed_schema", "materialize"],
-        "verify": ["Problem", "Verification"],
+        "inspect.verify": ["Problem", "Verification"],
     },
 )

@@ -22,7 +22,7 @@ from typing import Any, Protocol, Self
 
 from dstl_dagster.checkpoint.claims import Claim
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
-from dstl_dagster.checkpoint.reader import Checkpoint
+from dstl_dagster.checkpoint.job import Checkpoint
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, InvalidInputError
 from dstl_dagster.format import StateTtl

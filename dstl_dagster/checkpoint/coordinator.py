@@ -1,49 +1,45 @@
-"""The control plane of one job: the steps of a checkpoint, clean-up, and what a person may decide.
+"""The control plane of one job: what may be asked of it, each a function in a file of its own.
 
-Owns step 7, and the decisions that people make (savepoint, release, resolve, restore). Does not own steps 1
-to 6 (`steps`), the rules (`timeline.decisions`), or the work they need (`cleanup`, `rollback`, `audit`).
+Owns the arguments and promises of each step. Does not own a step (`steps`), going back (`restore`), a look at
+everything (`inspect`), or the rules (`timeline.decisions`).
 """
 
 from __future__ import annotations
 
-import logging
 import uuid
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from typing import Any
 
-from dstl_dagster.checkpoint.audit import Audit, find_damage, first_of_each_attempt
-from dstl_dagster.checkpoint.cleanup import CleanUp, collect_garbage
-from dstl_dagster.checkpoint.reader import Checkpoint
-from dstl_dagster.checkpoint.references import References
-from dstl_dagster.checkpoint.rollback import RestorePlan, left_behind, plan_restore
-from dstl_dagster.checkpoint.steps import CheckpointSteps
-from dstl_dagster.checkpoint.verify import require_undamaged
-from dstl_dagster.concurrency import both
-from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.checkpoint import restore as restoring
+from dstl_dagster.checkpoint.claims import Claim
+from dstl_dagster.checkpoint.inspect.audit import Audit, audit
+from dstl_dagster.checkpoint.job import Checkpoint
+from dstl_dagster.checkpoint.reader import CheckpointReader
+from dstl_dagster.checkpoint.restore import RestorePlan
+from dstl_dagster.checkpoint.steps import clean_up, compose_commit, confirm, record, trigger
+from dstl_dagster.checkpoint.steps.clean_up import CleanUp
+from dstl_dagster.clock import Clock
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import validated_savepoint
+from dstl_dagster.keyed import AttemptReport, Files, Handles, Manifest, Source, as_operator_reports
+from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, Options
+from dstl_dagster.storage import ObjectStore, RunningCost
 from dstl_dagster.timeline import (
+    Attempt,
+    BatchKey,
+    BatchKeyLike,
     Completed,
-    Marks,
-    Released,
+    PlannedAttempt,
     Resolution,
     Restored,
-    Subsumed,
-    TimelineView,
     decisions,
-    missing_job,
-    refuse_renamed,
-    unexplained,
 )
 
 __all__ = ["CheckpointCoordinator"]
 
-log = logging.getLogger(__name__)
-_SUBSUMED_AT_ONCE = 100
-"""By one record: a snapshot repeats it for each of them, as long as they have readers."""
 
-
-class CheckpointCoordinator(CheckpointSteps):
+class CheckpointCoordinator(CheckpointReader):
     """The control plane of one job. Cheap to create; thread-safe.
 
     Args:
@@ -60,6 +56,178 @@ class CheckpointCoordinator(CheckpointSteps):
         bucket of their own.
     """
 
+    def __init__(
+        self,
+        job: str,
+        store: ObjectStore,
+        options: Options | CheckpointOptions | None = None,
+        *,
+        owner: str | None = None,
+        clock: Clock | None = None,
+        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> None:
+        super().__init__(job, store, options, clock=clock, new_id=new_id)
+        _require_a_bucket_for_entropy(store, self.job_options.files)
+        self._owner = owner or f"coordinator-{new_id()}"
+
+    def trigger(
+        self,
+        take_over: bool | uuid.UUID = False,
+        *,
+        idempotency_key: BatchKeyLike = None,
+        expected_parent: int | object | None = trigger.UNPINNED,
+    ) -> Attempt:
+        """Step 1: open an attempt on the next checkpoint, on top of the last completed one.
+
+        First finishes what earlier decisions started: publishing files, resolving blocked ones, retracting
+        those that a restore abandoned. With `expected_parent` (an id, or `None` for "no checkpoint yet") the
+        attempt opens only on exactly that parent. `take_over` fences another owner's open attempt: any, or
+        only the one with the given id.
+
+        Raises: ConflictError, kind `attempt_open` (another owner's attempt is open; `take_over=True` fences
+        it), `already_applied` (a completed checkpoint holds `idempotency_key`), `parent_moved`.
+        """
+        return trigger.trigger(self._job, self._owner, take_over, idempotency_key, expected_parent)
+
+    def open(
+        self,
+        take_over: bool | uuid.UUID = False,
+        *,
+        idempotency_key: BatchKeyLike = None,
+        check: Callable[[Checkpoint | None], None] | None = None,
+        claim: Claim | None = None,
+        anew: bool = False,
+    ) -> tuple[Attempt, Checkpoint | None]:
+        """Step 1 for a caller that must see the parent first: the attempt, and the checkpoint it builds on.
+
+        `check` is called with the parent (`None` for a job's first) after earlier decisions are finished and
+        before anything is opened; if it raises, or `claim` does not fit the parent, nothing is opened. The
+        attempt opens on exactly that parent.
+
+        With `anew`, where the last checkpoint holds this batch, that is applied again: on the state before
+        it, in one checkpoint, which stands in its place. `check`, `claim` and the caller see what that one
+        builds on.
+
+        Raises: as `trigger` and `Claim.check`, and what `check` raises.
+        """
+        return trigger.open_attempt(self._job, self._owner, take_over, idempotency_key, check, claim, anew)
+
+    def applied_batch(self, key: BatchKey | None, claim: Claim | None = None) -> Attempt | None:
+        """The attempt that completed this batch; `None` if none did. Before it says so, `claim` is held
+        against the last checkpoint: what is applied may have another place now.
+
+        Raises: as `Claim.check`.
+        """
+        latest = self.latest()
+        key = trigger.identified(key, latest)
+        applied = None if key is None else self.applied_attempt(key)
+        if applied is not None:
+            trigger.require_fit(self._job, latest, claim)
+        return applied
+
+    def plan(
+        self,
+        *,
+        check: Callable[[Checkpoint | None], None] | None = None,
+        claim: Claim | None = None,
+    ) -> tuple[PlannedAttempt, Checkpoint | None]:
+        """Step 1 without its decision: the attempt that `begin` opens, and the checkpoint it builds on.
+
+        For a caller who learns only in its tasks whether the batch may run. Finishes earlier decisions, as
+        `trigger` does. `check` and `claim` are as in `open`.
+
+        Raises: as `Claim.check`, and what `check` raises.
+        """
+        return trigger.plan(self._job, check, claim)
+
+    def begin(self, planned: PlannedAttempt, take_over: bool = False) -> None:
+        """Open a planned attempt, unless another process that shares it has. Idempotent while it is open.
+
+        Call it before anything is written under the attempt: clean-up finds only what a record names. Where
+        the attempt has been opened already it costs one request.
+
+        Raises: ConflictError (kind `attempt_open`; `already_applied`; `parent_moved`: plan again),
+        FencedError (it was open, and has ended).
+        """
+        trigger.begin(self._job, self._owner, planned, take_over)
+
+    def record(
+        self,
+        attempt: Attempt,
+        handles: Handles = (),
+        files: Files = (),
+        positions: Mapping[str, Any] | None = None,
+        *,
+        persist_seconds: float = 0.0,
+    ) -> Manifest:
+        """Steps 3 and 4: check what the tasks made durable, and write the manifest. Nothing is visible yet.
+
+        Args:
+            handles: what was appended: operator reports, or handle lists by operator.
+            files: what was written: file reports, or commit recoverables.
+            positions: how far each source has been read, plain JSON by source name; others stay.
+            persist_seconds: how long steps 2 and 3 took.
+
+        Raises: FencedError (stop: the attempt is dead), NotFoundError or ConflictError (an object is missing,
+        or not as reported; or a target already exists), InvalidInputError.
+        """
+        sources = {name: Source(position) for name, position in (positions or {}).items()}
+        operators = as_operator_reports(handles)
+        report = AttemptReport(operators=operators, sources=sources, seconds=persist_seconds)
+        return record.record(self._job, attempt, report, files)
+
+    def record_report(
+        self,
+        attempt: Attempt,
+        report: AttemptReport,
+        *,
+        parent: Checkpoint | None = None,
+        cost: RunningCost | None = None,
+    ) -> Manifest:
+        """`record` for a whole report. `parent`: the attempt's, if the caller has read it already.
+
+        `cost`: of step 4, from where the caller began with it.
+
+        Raises: as `record`.
+        """
+        return record.record(self._job, attempt, report, report.files, parent, cost)
+
+    def confirm(self, attempt: Attempt, *, manifest: Manifest | None = None) -> Checkpoint:
+        """Step 5, the commit point: from here on the checkpoint exists, and there is no way back.
+
+        Idempotent: a repeat returns the same checkpoint. `manifest`: as `record` returned it, if the caller
+        still has it.
+
+        Raises: NotFoundError (kind `no_manifest`: step 4 was not done), FencedError, ConflictError.
+        """
+        return confirm.confirm(self._job, attempt, manifest)
+
+    def abort(self, attempt: Attempt, reason: str = "by its owner") -> None:
+        """End the attempt before step 5. The next clean-up deletes what it left.
+
+        Raises: ConflictError (kind `already_completed`).
+        """
+        trigger.abort(self._job, attempt, reason)
+
+    def compose_commit(
+        self,
+        checkpoint_id: int | None = None,
+        *,
+        attempt: Attempt | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Checkpoint]:
+        """Step 6: publish the files of this checkpoint, or of every one that is not published yet.
+
+        Also carries out resolutions of blocked files. Returns the checkpoints it covered, as they are
+        afterwards. A file whose name is held by a foreign object is listed in `blocked` and stops no other.
+        Idempotent: a published file that a consumer has moved away is not published again.
+
+        `attempt`: the one that made the checkpoint, if the caller has it: that spares a round trip.
+
+        Raises: NotFoundError, UnavailableError (run it again), ConflictError (kind `abandoned`).
+        """
+        return compose_commit.compose_commit(self._job, checkpoint_id, attempt, progress)
+
     def clean_up(self, dry_run: bool = False, *, num_retained: int | None = None) -> CleanUp:
         """Step 7: release savepoints that have ended, subsume checkpoints beyond the last `num_retained` and
         older than `min_age`, and delete what nothing needs.
@@ -69,67 +237,7 @@ class CheckpointCoordinator(CheckpointSteps):
 
         Raises: FormatError, NotFoundError if a retained manifest is unreadable; nothing more is deleted then.
         """
-        cost = self.running_cost()
-        keep = num_retained or self._options.num_retained
-        marks = Marks(self._store, self._names)
-        now = self._clock.now()
-        before = now - self._options.min_age if self._options.min_age else None
-
-        def subsume() -> tuple[int, ...]:
-            if not dry_run:
-                return self._subsume(keep, now, before)
-            view = self.timeline.tail()
-            view = view.if_released(decisions.ended_savepoints(view, now))
-            record = decisions.to_subsume(view, keep, before)
-            return () if record is None else record.checkpoint_ids
-
-        threads = self._store.capabilities.lookup_threads(self._options.commit_threads)
-        subsumed, _ = both(subsume, marks.find, threads)
-        report = self._collect(dry_run=dry_run, marks=marks, subsuming=subsumed if dry_run else ())
-        log.info("step 7 clean up: job %s, %d objects deleted", self.job, report.objects)
-        log.info("step 7 clean up: %s", cost.in_words())
-        return replace(report, subsumed=subsumed)
-
-    def _subsume(self, keep: int, now: datetime, before: datetime | None) -> tuple[int, ...]:
-        subsumed: list[int] = []
-
-        def next_record(view: TimelineView) -> Released | Subsumed | None:
-            released = decisions.to_release_ended(view, now)
-            if released is not None:
-                return released
-            record = decisions.to_subsume(view, keep, before)
-            return record and replace(record, checkpoint_ids=record.checkpoint_ids[:_SUBSUMED_AT_ONCE])
-
-        while True:
-            record = self.timeline.decide(next_record)
-            if isinstance(record, Released):
-                continue
-            ids = record.checkpoint_ids if isinstance(record, Subsumed) else ()
-            subsumed += ids
-            if len(ids) < _SUBSUMED_AT_ONCE:
-                return tuple(subsumed)
-
-    def _collect(
-        self,
-        *,
-        dry_run: bool,
-        marks: Marks | None = None,
-        references: References | None = None,
-        subsuming: Sequence[int] = (),
-    ) -> CleanUp:
-        return collect_garbage(
-            self._store,
-            self.timeline,
-            self._names,
-            self.file_options,
-            reader_grace=self._options.reader_grace,
-            dry_run=dry_run,
-            threads=self._options.commit_threads,
-            clock=self._clock,
-            marks=marks,
-            references=references,
-            subsuming=subsuming,
-        )
+        return clean_up.clean_up(self._job, dry_run=dry_run, num_retained=num_retained)
 
     def audit(self) -> Audit:
         """Whether the job is in order: see `Audit`. Writes nothing but a short-lived object that reads the
@@ -138,25 +246,7 @@ class CheckpointCoordinator(CheckpointSteps):
         Raises: NotFoundError (kind `no_checkpoint`) if there is no such job; FormatError if the timeline
         itself is unreadable; UnavailableError.
         """
-        garbage: CleanUp | None = None
-        threads = self._options.commit_threads
-        attempts = first_of_each_attempt(self._store, self._names)
-        view = self.timeline.tail()
-        if not view.slot:
-            raise missing_job(self._store, self.job)
-        for entry in view.kept[:1]:
-            refuse_renamed(self._store, self.job, entry.completed.manifest)
-        references = References(self._store, threads=threads)
-        references.read_ahead(view.kept)
-        try:
-            garbage = self._collect(dry_run=True, references=references)
-        except (FormatError, NotFoundError) as error:
-            log.warning("cannot determine the garbage of job %s: %s", self.job, error)
-        view = self.timeline.tail()
-        damage = find_damage(self._store, self._names, view, references, threads=threads)
-        found = [(name, attempt) for attempt, name in attempts.items()]
-        lost = unexplained(found, view, self._store.capabilities.lookup_threads(threads))
-        return Audit.of(view, damage, sorted(lost), garbage)
+        return audit(self._job)
 
     def savepoint(
         self,
@@ -210,19 +300,18 @@ class CheckpointCoordinator(CheckpointSteps):
         self.timeline.decide(
             lambda view: decisions.to_resolve(view, checkpoint_id, name, chosen), request_id=request_id
         )
-        return self._publish(checkpoint_id, None)
+        return compose_commit.publish(self._job, checkpoint_id)
 
     def plan_restore(self, checkpoint_id: int) -> RestorePlan:
         """What `restore` would undo, keep and read. Changes nothing.
 
         Raises: as `restore`, but for damage, which only reading everything shows.
         """
-        view = self.timeline.tail()
-        return plan_restore(self._store, self.timeline, view, self._get(view, checkpoint_id).manifest)
+        return restoring.plan_restore(self._job, checkpoint_id)
 
     def left_behind(self, restored: Restored) -> tuple[Completed, ...]:
         """The checkpoints that a restore abandoned, oldest first, by its record."""
-        return left_behind(self.timeline, restored)
+        return restoring.left_behind(self.timeline, restored)
 
     def restore(
         self, checkpoint_id: int, *, request_id: uuid.UUID | None = None, expected_last: int | None = None
@@ -239,21 +328,13 @@ class CheckpointCoordinator(CheckpointSteps):
         `parent_moved`: another checkpoint than `expected_last` is the last), FormatError (kind `damaged`;
         `newest_verified` finds another one), UnavailableError (run it again).
         """
-        manifest = self.get(checkpoint_id).manifest
-        try:
-            require_undamaged(self._store, manifest, threads=self._options.commit_threads)
-        except FormatError:
-            decisions.refuse_gone(self.get(checkpoint_id).entry)  # subsumed meanwhile: gone, not damaged
-            raise
+        return restoring.restore(self._job, checkpoint_id, self._owner, request_id, expected_last)
 
-        def restore_now() -> None:
-            self._finish_resolutions()
-            self.timeline.decide(
-                lambda view: decisions.to_restore(view, checkpoint_id, self._owner, expected_last),
-                request_id=request_id,
-            )
 
-        self._when_finished(restore_now)
-        self._retract()
-        log.info("job %s resumes from checkpoint %d", self.job, checkpoint_id)
-        return self.get(checkpoint_id)
+def _require_a_bucket_for_entropy(store: ObjectStore, options: GSFileSystemOptions) -> None:
+    """No prefix lists names that begin with a UUID: clean-up has to list the whole bucket."""
+    if options.filesink_entropy_enabled and options.writer_temporary_bucket_name in (None, store.bucket_name):
+        raise InvalidInputError(
+            "gs.filesink.entropy.enabled needs a bucket for temporary objects alone, so that clean-up finds "
+            f"them: set gs.writer.temporary.bucket.name to another bucket than {store.bucket_name!r}"
+        )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 
 from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
-from dstl_dagster.checkpoint.reader import Checkpoint
+from dstl_dagster.checkpoint.job import Checkpoint
 from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.keyed import (
     NameChange,

@@ -1,7 +1,7 @@
 """What a manifest says of one operator: its report, and the runs of its whole state.
 
 Owns the value and its JSON form, in which what an object of its own lists is left out. Does not own that
-object (`run_lists`), or how a checkpoint's entry follows from its parent's (`checkpoint.record`). Pure.
+object (`run_lists`), or how a checkpoint's entry follows from its parent's (`checkpoint.steps.record`). Pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a caller gives to step 4, as reports: plain handles by operator, and bare recoverables.
 
-Owns that form. Does not own the checks of a report (`checkpoint.record`).
+Owns that form. Does not own the checks of a report (`checkpoint.steps.record`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The manifest: what one checkpoint holds. Written once at step 4, named by the `completed` record.
 
 Owns the value, its bytes, and write-once storage. Does not own checking that what it names exists
-(`checkpoint.record`), or which runs are named in an object of their own (`run_lists`).
+(`checkpoint.steps.record`), or which runs are named in an object of their own (`run_lists`).
 
 A manifest names all runs of each operator: the newest ones itself, the others by one object that later
 manifests name too, until a merge. So a state is planned from a manifest and such objects, and from no other

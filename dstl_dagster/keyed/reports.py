@@ -1,7 +1,7 @@
 """What the tasks of an attempt hand over at step 3, and the object that keeps it for step 4.
 
 Owns the values `OperatorReport`, `FileReport` and `AttemptReport`, their JSON form, and the one object per
-attempt that stores them. Does not own whether they are true: `checkpoint.record` checks them against the
+attempt that stores them. Does not own whether they are true: `checkpoint.steps` checks them against the
 store.
 """
 

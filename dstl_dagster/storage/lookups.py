@@ -1,6 +1,6 @@
 """Looking up the components of a file: one by one, or by one listing where there are many in a folder.
 
-Owns the choice. Does not own what is expected of the objects (`checkpoint.record`).
+Owns the choice. Does not own what is expected of the objects (`checkpoint.steps.record`).
 """
 
 from __future__ import annotations

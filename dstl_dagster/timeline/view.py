@@ -184,6 +184,12 @@ class TimelineView:
         return [resolved for entry in self.retained for resolved in entry.unfinished_resolutions]
 
     @property
+    def unfinished(self) -> list[int]:
+        """The checkpoints that step 6 has something to do for, ascending."""
+        resolved = {each.checkpoint_id for each in self.unfinished_resolutions}
+        return sorted(resolved | {entry.checkpoint_id for entry in self.uncommitted})
+
+    @property
     def kept(self) -> list[CheckpointEntry]:
         """Checkpoints that are not subsumed, abandoned ones included; oldest first."""
         return [entry for entry in self.checkpoints.values() if entry.subsumed is None]

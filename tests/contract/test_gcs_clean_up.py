@@ -10,7 +10,8 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint.steps import clean_up
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, ANY
@@ -72,7 +73,7 @@ def test_a_quick_job_is_never_refused(server: GCSServer) -> None:
 
 def test_a_clean_up_that_does_not_wait_is_refused(server: GCSServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: without the wait the service refuses."""
-    monkeypatch.setattr(cleanup, "let_settle", lambda *_: None)
+    monkeypatch.setattr(clean_up, "let_settle", lambda *_: None)
     # However slow this machine is, no second passes by the clock of the limit.
     monkeypatch.setattr(server._model, "_seconds", lambda: 0.0)
     with suppress(UnavailableError):

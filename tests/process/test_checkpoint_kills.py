@@ -8,6 +8,8 @@ import checkpoint_kills
 import pytest
 from deaths import kills_of
 
+from dstl_dagster.checkpoint.steps import clean_up
+
 pytestmark = pytest.mark.kill
 
 
@@ -42,14 +44,10 @@ def test_a_broken_protocol_is_seen(
 ) -> None:
     """A resuming process that does not retract files, does not delete, or folds away too much is caught."""
     if broken == "retraction":
-        monkeypatch.setattr("dstl_dagster.checkpoint.rollback._retract", lambda *_: None)
+        monkeypatch.setattr("dstl_dagster.checkpoint.steps.unfinished._retract", lambda *_: None)
     elif broken == "collection":
-        collect = checkpoint_kills.CheckpointCoordinator._collect
-        monkeypatch.setattr(
-            checkpoint_kills.CheckpointCoordinator,
-            "_collect",
-            lambda coordinator, **_: collect(coordinator, dry_run=True),
-        )
+        collect = clean_up.collect_garbage
+        monkeypatch.setattr(clean_up, "collect_garbage", lambda job, **_: collect(job, dry_run=True))
     else:
         monkeypatch.setattr(checkpoint_kills, "totals", lambda batch: {0: 1})
     with kills_of(checkpoint_kills, "folder", tmp_path) as lives:

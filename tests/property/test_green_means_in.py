@@ -16,7 +16,8 @@ from itertools import islice
 import dagster as dg
 import pytest
 
-from dstl_dagster.checkpoint import Claim, steps
+from dstl_dagster.checkpoint import Claim
+from dstl_dagster.checkpoint.steps import trigger
 from dstl_dagster.errors import DstlError
 from dstl_dagster.orchestration import partitions
 from dstl_dagster.orchestration.inject import resources
@@ -219,7 +220,7 @@ def nothing_completes_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_source_is_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "_identified", lambda batch, _parent: batch)
+    monkeypatch.setattr(trigger, "identified", lambda batch, _parent: batch)
 
 
 def a_drop_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, compose_commit, rollback
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint.job import Job
+from dstl_dagster.checkpoint.steps import compose_commit, trigger, unfinished
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.recoverable import commit
 from dstl_dagster.storage import ANY
@@ -210,7 +212,7 @@ def restore_leaves_the_sources_of_later_checkpoints(monkeypatch):
     ) -> bool:
         return commit._Commit(store, recoverable, components, options, None, parallelism).delete_final()
 
-    monkeypatch.setattr(rollback, "retract_file", retract)
+    monkeypatch.setattr(unfinished, "retract_file", retract)
 
 
 @caught_by("compose-commit and append after a restore:7:4:21:1", "of an abandoned checkpoint is still there")
@@ -223,7 +225,7 @@ def restore_retracts_finals_before_sources(monkeypatch):
         running.delete_sources()
         return deleted
 
-    monkeypatch.setattr(rollback, "retract_file", retract)
+    monkeypatch.setattr(unfinished, "retract_file", retract)
 
 
 @caught_by("blocked-restore", "was deleted without a resolution")
@@ -237,11 +239,11 @@ def _delete_any_final(running: Any) -> bool:
 
 @caught_by("compose-commit and append after a restore:7:16:29:1", "already exists")
 def trigger_does_not_repeat_the_retraction(monkeypatch):
-    def finish(self: CheckpointCoordinator) -> int:
-        self.compose_commit()
-        return max((each.restored_slot for each in self.timeline.tail().retractions), default=0)
+    def finish(job: Job) -> int:
+        compose_commit.compose_commit(job, None, None, None)
+        return max((each.restored_slot for each in job.timeline.tail().retractions), default=0)
 
-    monkeypatch.setattr(CheckpointCoordinator, "_finish", finish)
+    monkeypatch.setattr(trigger, "finish", finish)
 
 
 @caught_by("restore and restore:3:9:40:1", "restores to a checkpoint that is not retained")

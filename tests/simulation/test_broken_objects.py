@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, Manifest, cleanup, compose_commit
-from dstl_dagster.checkpoint import record as step_4
-from dstl_dagster.checkpoint.garbage import Garbage
+from dstl_dagster.checkpoint import CheckpointCoordinator, Manifest
+from dstl_dagster.checkpoint.steps import clean_up as cleaning
+from dstl_dagster.checkpoint.steps import compose_commit
+from dstl_dagster.checkpoint.steps import record as step_4
+from dstl_dagster.checkpoint.steps.garbage import Garbage
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.keyed import Run
 from dstl_dagster.keyed import runs as runs_module
@@ -101,9 +103,9 @@ def deletion_before_subsumed(monkeypatch):
         timeline = self.timeline
         record = decisions.to_subsume(timeline.tail(), self.options.num_retained)
         if record is not None:
-            self.timeline = _AsIf(timeline, record)  # type: ignore[assignment] # what collecting needs
-            self._collect(dry_run=False)
-            self.timeline = timeline
+            self._job.timeline = _AsIf(timeline, record)  # type: ignore[assignment] # what collecting needs
+            cleaning.collect_garbage(self._job, dry_run=False)
+            self._job.timeline = timeline
         return original(self, *arguments, **options)
 
     monkeypatch.setattr(CheckpointCoordinator, "clean_up", clean_up)
@@ -145,7 +147,7 @@ def garbage_by_age_only(monkeypatch):
         needed = [entry.completed.manifest for entry in fates.view.kept]
         return (Garbage(stat, "old") for stat in listed if stat.name not in needed)
 
-    monkeypatch.setattr(cleanup, "plan_garbage", plan)
+    monkeypatch.setattr(cleaning, "plan_garbage", plan)
 
 
 @caught_by("ops", "was deleted while checkpoint 2 needs")
@@ -231,7 +233,7 @@ def savepoint_is_subsumed(monkeypatch):
 
 @caught_by("grace", "was deleted while checkpoint 4 needs")
 def readers_have_no_grace(monkeypatch):
-    monkeypatch.setattr(cleanup.GraceClock, "is_over", lambda self, slot: True)
+    monkeypatch.setattr(cleaning.GraceClock, "is_over", lambda self, slot: True)
 
 
 @pytest.mark.parametrize("replay", sorted({replay for _variant, replay, _why in VARIANTS.values()}))

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from dstl_dagster.checkpoint import cleanup, coordinator
+from dstl_dagster.checkpoint.job import Job
+from dstl_dagster.checkpoint.steps import clean_up
 from dstl_dagster.storage import ANY
 from dstl_dagster.testing.fault_schedules import Request
 from tests.simulated import actions
@@ -83,12 +84,13 @@ def test_a_timeline_read_before_the_listing_is_caught(world, monkeypatch):
 
         seen = tail
 
-    right = cleanup.collect_garbage
-    monkeypatch.setattr(
-        coordinator,
-        "collect_garbage",
-        lambda store, timeline, *rest, **how: right(store, ReadOnce(timeline), *rest, **how),
-    )
+    right = clean_up.collect_garbage
+
+    def collect_garbage(job: Job, **how: Any) -> Any:
+        job.timeline = ReadOnce(job.timeline)  # type: ignore[assignment] # what collecting needs
+        return right(job, **how)
+
+    monkeypatch.setattr(clean_up, "collect_garbage", collect_garbage)
     assert not reads_before_it_deletes(requests_of_a_clean_up(world))
 
 
@@ -97,8 +99,8 @@ def test_manifests_are_deleted_after_what_they_name(world):
 
 
 def test_manifests_that_go_first_are_caught(world, monkeypatch):
-    right = cleanup._places
-    monkeypatch.setattr(cleanup, "_places", lambda *arguments: right(*arguments)[::-1])
+    right = clean_up._places
+    monkeypatch.setattr(clean_up, "_places", lambda *arguments: right(*arguments)[::-1])
     assert not deletes_manifests_last(requests_of_a_clean_up(world))
 
 
@@ -124,5 +126,5 @@ def test_only_the_listed_generation_is_deleted(world):
 
 
 def test_a_deletion_of_any_generation_is_caught(world, monkeypatch):
-    monkeypatch.setattr(cleanup, "Generation", lambda generation: ANY)
+    monkeypatch.setattr(clean_up, "Generation", lambda generation: ANY)
     assert not survives_its_replacement(world)

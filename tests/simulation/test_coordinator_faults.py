@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
-from dstl_dagster.checkpoint import publish as publish_module
+from dstl_dagster.checkpoint.steps import compose_commit
 from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
 from dstl_dagster.recoverable import GSRecoverableWriter
@@ -203,7 +203,7 @@ def test_the_oracle_finds_a_commit_that_composes_nothing(monkeypatch):
         published = ()
         blocked = ()
 
-    monkeypatch.setattr(publish_module, "publish_files", lambda *_arguments, **_options: Nothing())
+    monkeypatch.setattr(compose_commit, "_publish_files", lambda *_arguments, **_options: Nothing())
     store = MemoryObjectStore()
     job(store)
     assert any(line.startswith("out/1/a") for line in broken_promises(store))

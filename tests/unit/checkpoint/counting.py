@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport
-from dstl_dagster.checkpoint.record import build_manifest
+from dstl_dagster.checkpoint.steps.record import build_manifest
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
 from dstl_dagster.keyed import AttemptReport, Manifest, store_manifest

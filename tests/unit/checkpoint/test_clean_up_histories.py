@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint.steps import clean_up
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -86,7 +87,7 @@ def test_eight_requests_whatever_is_behind(store, clock, job_of, count, expected
 def test_a_very_long_job_costs_one_more_for_each_page(store, clock, monkeypatch):
     """A thousand objects a request, and nothing else grows."""
     monkeypatch.setattr(counting, "PAGE", 100)  # for 1,000, which take the test ten times as long
-    monkeypatch.setattr(cleanup, "_PAGE_OBJECTS", 100)
+    monkeypatch.setattr(clean_up, "_PAGE_OBJECTS", 100)
     options = {"num_retained": 10, "reader_grace": timedelta(days=1)}
     Past(store, job_on(store, **options)).add(250)
     for _ in range(2):

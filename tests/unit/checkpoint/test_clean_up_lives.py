@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup
-from dstl_dagster.checkpoint import coordinator as coordinators
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint.steps import clean_up
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -35,7 +35,7 @@ def job_on(store, **options):
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch):
     """A page is three objects, so that a job of a few checkpoints has many."""
-    monkeypatch.setattr(cleanup, "_PAGE_OBJECTS", 3)
+    monkeypatch.setattr(clean_up, "_PAGE_OBJECTS", 3)
 
 
 def wrong_in_a_life(job_of, seed):
@@ -94,20 +94,20 @@ def test_a_clean_up_leaves_what_is_needed_and_nothing_else(job_of, seed):
 
 def test_a_mark_that_claims_what_came_later_is_caught(job_of, monkeypatch):
     """What a task left since the listing would be spared for ever."""
-    right = cleanup._Run.leave_mark
+    right = clean_up._Run.leave_mark
 
     def late(self):
         self._began = self._began and self._began + timedelta(hours=1)
         right(self)
 
-    monkeypatch.setattr(cleanup._Run, "leave_mark", late)
+    monkeypatch.setattr(clean_up._Run, "leave_mark", late)
     assert any(wrong_in_a_life(job_of, seed) for seed in range(6))
 
 
 def test_many_are_subsumed_a_hundred_a_record(monkeypatch):
     """A snapshot repeats the record for each of them: with all in one, it would grow with their square."""
-    assert coordinators._SUBSUMED_AT_ONCE == 100
-    monkeypatch.setattr(coordinators, "_SUBSUMED_AT_ONCE", 20)
+    assert clean_up._SUBSUMED_AT_ONCE == 100
+    monkeypatch.setattr(clean_up, "_SUBSUMED_AT_ONCE", 20)
     store = Counted(MemoryObjectStore(clock=VirtualClock()))
     options = {"num_retained": 10, "reader_grace": timedelta(days=1), "snapshot_interval": 9_999}
     Past(store, past := job_on(store, **options)).add(60)

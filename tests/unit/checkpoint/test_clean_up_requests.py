@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, cleanup, references
-from dstl_dagster.checkpoint.references import References, needed_checkpoints
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint.steps import clean_up, references
+from dstl_dagster.checkpoint.steps.references import References, needed_checkpoints
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -203,7 +204,7 @@ def test_a_mark_that_claims_too_much_is_caught(store, clock, job_of, monkeypatch
 
 def test_roots_that_are_not_compared_are_caught(store, clock, job_of, monkeypatch):
     """What a base has released would never go."""
-    monkeypatch.setattr(cleanup, "roots_digest", lambda manifests: "the same")
+    monkeypatch.setattr(clean_up, "roots_digest", lambda manifests: "the same")
     assert any(
         wrong_in_a_random_life(Counted(MemoryObjectStore(clock=clock)), clock, job_of, seed) == "left"
         for seed in (2, 4)

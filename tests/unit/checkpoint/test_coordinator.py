@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, steps
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, FencedError, FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.recoverable import retract_file
 from dstl_dagster.storage import ABSENT, ANY, WrapperStore
@@ -137,19 +137,6 @@ def test_an_empty_file_has_a_component_of_its_attempt(job):
     # The dead attempt's files go, late as its retraction may come; the other's stays.
     assert not retract_file(job.store, first.recoverable, first.components)
     assert [*job.names(".inprogress/"), *job.names("out/")] == ["out/a"]
-
-
-def test_a_manifest_with_a_file_of_no_component_is_read_for_ever(job, monkeypatch):
-    """Earlier releases wrote it: its file is published, and step 6 may be repeated."""
-    monkeypatch.setattr(steps, "with_a_component_each", lambda _store, report, *_: report)
-    coordinator = job.coordinator()
-    attempt = coordinator.trigger()
-    coordinator.record(attempt, [], [job.file(attempt, "out/a")])
-    monkeypatch.undo()
-    coordinator.confirm(attempt)
-    for _ in range(2):
-        coordinator.compose_commit(1)
-        assert job.store.get("out/a") == b""
 
 
 def test_a_second_attempt_is_refused_while_one_is_open(job):

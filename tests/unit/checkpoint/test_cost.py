@@ -75,7 +75,7 @@ def test_counting_asks_for_nothing(job_of, monkeypatch):
     seen = []
     for counting in (True, False):
         if not counting:
-            monkeypatch.setattr("dstl_dagster.checkpoint.reader.metered", lambda store, _: store)
+            monkeypatch.setattr("dstl_dagster.checkpoint.job.metered", lambda store, _: store)
         store = Counted(MemoryObjectStore())
         job = job_of(store)
         for _ in range(2):

@@ -295,7 +295,7 @@ def test_a_late_commit_of_a_cleaned_up_checkpoint_is_told(store, job_of):
     other = job.coordinator("other", num_retained=1, reader_grace=timedelta(0))
     job.checkpoint(other, 7)
     other.clean_up()
-    coordinator._recorded = None
+    coordinator._job.recorded = None
     with pytest.raises(NotFoundError) as refused:
         coordinator.compose_commit(attempt.checkpoint_id)
     assert refused.value.kind == ErrorKind.CHECKPOINT_GONE

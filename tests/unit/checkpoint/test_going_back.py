@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from dstl_dagster.checkpoint import rollback
+from dstl_dagster.checkpoint.steps import unfinished
 from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, NotFoundError
 from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.timeline import Opened, Restored, Subsumed
@@ -195,7 +195,7 @@ def test_a_restore_killed_before_its_retraction_is_finished_by_the_next_trigger(
     for position in (1, 2):
         job.checkpoint(coordinator, position)
     with monkeypatch.context() as broken:
-        broken.setattr(rollback, "_abandoned", _killed)
+        broken.setattr(unfinished, "_abandoned", _killed)
         with pytest.raises(KeyboardInterrupt):
             coordinator.restore(1)
     assert outputs(job) == ["out/1.txt", "out/2.txt"]
@@ -324,7 +324,7 @@ def test_a_resolution_killed_half_way_is_finished_by_the_next_trigger(job, monke
     coordinator = job.coordinator()
     blocked(job, coordinator)
     with monkeypatch.context() as broken:
-        broken.setattr("dstl_dagster.checkpoint.publish.finish_resolutions", _killed)
+        broken.setattr("dstl_dagster.checkpoint.steps.compose_commit._finish_resolutions", _killed)
         with pytest.raises(KeyboardInterrupt):
             coordinator.resolve(1, "out/a", "replace")
     assert job.store.get("out/a") == b"foreign"

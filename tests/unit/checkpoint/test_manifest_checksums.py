@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from dstl_dagster.checkpoint.verify import verify_checkpoint
+from dstl_dagster.checkpoint.inspect.verify import verify_checkpoint
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.envelope import decode_document, encode_document

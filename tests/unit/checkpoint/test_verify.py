@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstl_dagster.checkpoint.integrity import Expected, Findings, check_object
+from dstl_dagster.checkpoint.inspect.integrity import Expected, Findings, check_object
 from dstl_dagster.errors import FormatError, UnavailableError
 from dstl_dagster.recoverable import GSCommitRecoverable
 from dstl_dagster.storage import ABSENT, ANY

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, steps
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint.steps import record
 from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, UnavailableError
 from dstl_dagster.keyed import KeyedState, store_manifest
 from dstl_dagster.settings import JobOptions
@@ -505,7 +506,7 @@ def test_the_manifest_counts_what_planner_tasks_and_commit_requested(
                 seen.append(sum(each for name, each in server.counts.items() if name != "buckets.get"))
                 return manifest
 
-            monkeypatch.setattr(steps, "store_manifest", store_and_look)
+            monkeypatch.setattr(record, "store_manifest", store_and_look)
             server.reset_counts()
             done = stream.run(batch_id)
             assert done is not None

@@ -11,21 +11,24 @@ a gap is found by whoever reads.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dstl_dagster.checkpoint.cleanup import CleanUp
-from dstl_dagster.checkpoint.references import References, Written
+from dstl_dagster.checkpoint.job import Job
+from dstl_dagster.checkpoint.steps.clean_up import CleanUp, collect_garbage
+from dstl_dagster.checkpoint.steps.references import References, Written
 from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ObjectStat, ObjectStore
-from dstl_dagster.timeline import Opened, TimelineView
+from dstl_dagster.timeline import Opened, TimelineView, missing_job, refuse_renamed, unexplained
 
-__all__ = ["Audit", "Damage", "find_damage", "first_of_each_attempt"]
+__all__ = ["Audit", "Damage", "audit"]
 
+log = logging.getLogger(__name__)
 _FEW = 8
 """So many objects are looked up one by one, concurrently: a listing may have more pages than that."""
 
@@ -108,9 +111,28 @@ class Audit:
         return not self.damage and not self.unexplained and not self.blocked
 
 
-def find_damage(
-    store: ObjectStore, names: JobNames, view: TimelineView, references: References, *, threads: int
-) -> list[Damage]:
+def audit(job: Job) -> Audit:
+    """See `CheckpointCoordinator.audit`."""
+    garbage: CleanUp | None = None
+    attempts = _first_of_each_attempt(job.store, job.names)
+    view = job.timeline.tail()
+    if not view.slot:
+        raise missing_job(job.store, job.name)
+    for entry in view.kept[:1]:
+        refuse_renamed(job.store, job.name, entry.completed.manifest)
+    references = References(job.store, threads=job.threads)
+    references.read_ahead(view.kept)
+    try:
+        garbage = collect_garbage(job, dry_run=True, references=references)
+    except (FormatError, NotFoundError) as error:
+        log.warning("cannot determine the garbage of job %s: %s", job.name, error)
+    view = job.timeline.tail()
+    damage = _find_damage(job, view, references)
+    found = [(name, attempt) for attempt, name in attempts.items()]
+    return Audit.of(view, damage, sorted(unexplained(found, view, job.lookup_threads)), garbage)
+
+
+def _find_damage(job: Job, view: TimelineView, references: References) -> list[Damage]:
     """Every object that a kept checkpoint needs and that is missing or has another length, and every
     unreadable manifest.
 
@@ -132,8 +154,8 @@ def find_damage(
         except (NotFoundError, FormatError) as error:
             damage.append(Damage(entry.checkpoint_id, entry.completed.manifest, str(error)))
     unsure = [name for name in needed if not references.was_read(name)]
-    there = _there(store, names, unsure, threads)
-    sums = not store.capabilities.is_local  # there a checksum may take reading
+    there = _there(job, unsure)
+    sums = not job.store.capabilities.is_local  # there a checksum may take reading
     for name in unsure:
         what = _difference(there.get(name), references.written(name), sums=sums)
         if what is not None:
@@ -152,19 +174,20 @@ def _difference(found: ObjectStat | None, written: Written, *, sums: bool) -> st
     return None
 
 
-def _there(store: ObjectStore, names: JobNames, wanted: Sequence[str], threads: int) -> dict[str, ObjectStat]:
+def _there(job: Job, wanted: Sequence[str]) -> dict[str, ObjectStat]:
     """Those of these objects that exist, by name. A listing tells of a thousand in one request."""
+    store, names = job.store, job.names
     listed = {name for name in wanted if name.startswith(names.attempts_prefix)}
     found: dict[str, ObjectStat] = {}
     if len(listed) > _FEW:
         found = {stat.name: stat for stat in store.list(names.attempts_prefix) if stat.name in listed}
     rest = [name for name in wanted if name not in found]
     looks = [partial(store.stat, name) for name in rest]
-    stats = gather(looks, store.capabilities.lookup_threads(threads), "dstl-audit")
+    stats = gather(looks, job.lookup_threads, "dstl-audit")
     return found | {stat.name: stat for stat in stats if stat is not None}
 
 
-def first_of_each_attempt(store: ObjectStore, names: JobNames) -> dict[uuid.UUID, str]:
+def _first_of_each_attempt(store: ObjectStore, names: JobNames) -> dict[uuid.UUID, str]:
     """The attempts that have objects of this job, each with the name of one."""
     found: dict[uuid.UUID, str] = {}
     for prefix, attempt_of in (

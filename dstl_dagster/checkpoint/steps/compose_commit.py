@@ -1,8 +1,8 @@
 """Step 6: compose every file of a completed checkpoint to its final name, or as a person has resolved.
 
 Owns publishing the files of one checkpoint concurrently, carrying out the resolutions of blocked ones, and
-summarizing the outcomes. Does not own how one file is composed, resumed or recognised (`recoverable`),
-whether a file may be resolved (`decisions.to_resolve`), or the `committed` record (`publish`).
+the `committed` record. Does not own how one file is composed, resumed or recognised (`recoverable`), whether
+a file may be resolved (`decisions.to_resolve`), or when other steps finish this one first (`unfinished`).
 
 Why a resolution is safe. The `resolved` record is written before anything is touched, pins the foreign
 object's generation, and stays in force until a later `committed` record includes it. So anyone may carry it
@@ -15,12 +15,12 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
-from dstl_dagster.clock import Clock
+from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.concurrency import in_order
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import FileReport, Manifest
 from dstl_dagster.recoverable import (
     CommitOutcome,
@@ -31,14 +31,14 @@ from dstl_dagster.recoverable import (
     delete_copied,
     discard_file,
 )
-from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import Generation, ObjectStore
-from dstl_dagster.timeline import BlockedFile, Committed, Resolution, Resolved
+from dstl_dagster.storage import Generation, ObjectStore, RunningCost, cost_note
+from dstl_dagster.timeline import Attempt, BlockedFile, Committed, Resolution, Resolved, decisions
 
-__all__ = ["SUCCESS_FILE", "Publication", "finish_resolutions", "publish_files"]
+__all__ = ["SUCCESS_FILE", "compose_commit", "publish"]
 
 log = logging.getLogger(__name__)
 _AS_RESOLVED: Copied = lambda: True  # noqa: E731 - a person has seen whatever has another generation
+Progress = Callable[[int, int], None]
 _Composed = tuple[CommitOutcome, Sequence[CopiedSource]]
 
 SUCCESS_FILE: Final = "_SUCCESS"
@@ -46,27 +46,88 @@ SUCCESS_FILE: Final = "_SUCCESS"
 _WAITS: Final = "it is published last, and another file of its checkpoint is blocked"
 
 
+def compose_commit(
+    job: Job, checkpoint_id: int | None, attempt: Attempt | None, progress: Progress | None
+) -> list[Checkpoint]:
+    """See `CheckpointCoordinator.compose_commit`."""
+    cost = job.running_cost()
+    if checkpoint_id is None:
+        return [publish(job, each, progress) for each in job.timeline.tail().unfinished]
+    if not job.timeline.was_read:
+        manifest = None if attempt is None else job.manifest_with_tail(attempt)
+        return [publish(job, checkpoint_id, progress, manifest, cost)]
+    entry = job.timeline.seen().checkpoints.get(checkpoint_id)
+    if entry is not None and entry.committed is None:
+        try:
+            return [publish(job, checkpoint_id, progress)]
+        except NotFoundError as error:
+            log.info("looking again: %s", error)  # it may have been subsumed since
+    job.timeline.tail()
+    return [publish(job, checkpoint_id, progress, cost=cost)]
+
+
+def publish(
+    job: Job,
+    checkpoint_id: int,
+    progress: Progress | None = None,
+    manifest: Manifest | None = None,
+    cost: RunningCost | None = None,
+) -> Checkpoint:
+    """The step for one checkpoint, as last seen, up to its `committed` record. Returns it as it is then.
+
+    `manifest`: the checkpoint's, if the caller has read it.
+
+    Raises: NotFoundError, UnavailableError (run it again), ConflictError (kind `abandoned`).
+    """
+    cost = cost or job.running_cost()
+    view = job.timeline.seen()
+    checkpoint = job.checkpoint(view, checkpoint_id, manifest or job.recorded_of(view, checkpoint_id))
+    committed, resolutions = checkpoint.entry.committed, checkpoint.entry.unfinished_resolutions
+    if committed is not None and not resolutions:
+        return checkpoint
+    if checkpoint.abandoned:
+        raise ConflictError(
+            f"checkpoint {checkpoint_id} was abandoned by a restore: its files are not published",
+            kind=ErrorKind.ABANDONED,
+        )
+    origin = checkpoint.entry.completed.origin
+    home = origin.located(job.store)
+    if committed is None:
+        copied = cache(partial(origin.is_copied, job.store))
+        publication = _publish_files(job, home, checkpoint.manifest, copied, progress)
+    else:
+        publication = _finish_resolutions(job, home, checkpoint.manifest, committed, resolutions)
+    job.timeline.decide(
+        lambda view: decisions.to_commit(
+            view,
+            checkpoint_id,
+            published=publication.published,
+            blocked=publication.blocked,
+            seconds=cost.so_far().seconds,
+            resolved_slot=max((each.slot for each in resolutions), default=0),
+        ),
+        from_seen=True,
+        note=lambda: cost_note(cost.so_far()),
+    )
+    log.info("step 6 compose-commit: checkpoint %d of job %s", checkpoint_id, job.name)
+    log.info("step 6 compose-commit: %s", cost.in_words())
+    return job.checkpoint(job.timeline.seen(), checkpoint_id, checkpoint.manifest)
+
+
 @dataclass(frozen=True)
-class Publication:
+class _Publication:
     """The outcome for the files of one checkpoint, by final object name."""
 
     published: tuple[str, ...]
     blocked: tuple[BlockedFile, ...]
 
 
-def publish_files(
-    store: ObjectStore,
-    manifest: Manifest,
-    options: GSFileSystemOptions,
-    *,
-    copied: Copied,
-    threads: int,
-    clock: Clock,
-    progress: Callable[[int, int], None] | None = None,
-) -> Publication:
+def _publish_files(
+    job: Job, home: ObjectStore, manifest: Manifest, copied: Copied, progress: Progress | None
+) -> _Publication:
     """Publish what is not published yet. Any number of processes may do this concurrently.
 
-    `threads` bounds both the files composed concurrently and the concurrent requests for each of them.
+    The job's threads bound both the files composed concurrently and the concurrent requests for each of them.
     `copied`: whether the store is certainly a copy. `progress` is called with (files done, files in total)
     from the calling thread.
 
@@ -77,9 +138,9 @@ def publish_files(
     Raises: the first error, after all files were tried; after an UnavailableError run the step again.
     """
 
-    def publish(file: FileReport) -> _Composed | Exception:
+    def composed(file: FileReport) -> _Composed | Exception:
         try:
-            return _compose_or_block(store, file, options, copied, threads=threads)
+            return _compose_or_block(job, home, file, copied)
         except Exception as error:  # noqa: BLE001 - raised below, after the other files were tried
             return error
 
@@ -92,8 +153,8 @@ def publish_files(
             waits = CommitOutcome(CommitState.BLOCKED, reason=_WAITS)
             outcomes |= {file.object_name: waits for file in last}
         elif files and failure is None:
-            calls = [partial(publish, file) for file in files]
-            with closing(in_order(calls, threads, "dstl-compose")) as results:
+            calls = [partial(composed, file) for file in files]
+            with closing(in_order(calls, job.threads, "dstl-compose")) as results:
                 for file, result in zip(files, results, strict=True):
                     if isinstance(result, Exception):
                         failure = failure or result
@@ -102,22 +163,19 @@ def publish_files(
                         to_delete += sources
                     if progress is not None:
                         progress(len(outcomes), len(manifest.files))
-    delete_copied(to_delete, clock, threads=threads)
+    delete_copied(to_delete, job.clock, threads=job.threads)
     if failure is not None:
         raise failure
     return _summarized(manifest.files, [outcomes[file.object_name] for file in manifest.files])
 
 
-def finish_resolutions(
-    store: ObjectStore,
+def _finish_resolutions(
+    job: Job,
+    home: ObjectStore,
     manifest: Manifest,
     committed: Committed,
     resolutions: Sequence[Resolved],
-    options: GSFileSystemOptions,
-    *,
-    threads: int,
-    clock: Clock,
-) -> Publication:
+) -> _Publication:
     """Carry out the resolutions, and return the outcome for all files of the checkpoint. Idempotent."""
     published = list(committed.published)
     blocked: list[BlockedFile] = []
@@ -132,22 +190,22 @@ def finish_resolutions(
         file = files[waiting.name]
         if resolved is not None and resolved.resolution is Resolution.KEEP:
             discard_file(
-                store,
+                home,
                 file.recoverable,
                 file.components,
-                options=options,
-                parallelism=threads,
+                options=job.files,
+                parallelism=job.threads,
                 copied=_AS_RESOLVED,
             )
             log.info("file %s is discarded: the foreign object stays", waiting.name)
             continue
         foreign = None if resolved is None else resolved.foreign_generation
-        still_blocked = _replace(store, file, foreign, options, threads, clock)
+        still_blocked = _replace(job, home, file, foreign)
         if still_blocked is None:
             published.append(waiting.name)
         else:
             blocked.append(still_blocked)
-    return Publication(tuple(published), tuple(blocked))
+    return _Publication(tuple(published), tuple(blocked))
 
 
 def _is_last(name: str) -> bool:
@@ -155,34 +213,27 @@ def _is_last(name: str) -> bool:
 
 
 def _replace(
-    store: ObjectStore,
-    file: FileReport,
-    foreign_generation: int | None,
-    options: GSFileSystemOptions,
-    threads: int,
-    clock: Clock,
+    job: Job, home: ObjectStore, file: FileReport, foreign_generation: int | None
 ) -> BlockedFile | None:
     final = file.recoverable.final_blob_identifier
-    home = store.in_bucket(final.bucket_name)
+    bucket = home.in_bucket(final.bucket_name)
     if foreign_generation is not None:
         try:
-            if home.delete(final.object_name, precondition=Generation(foreign_generation)):
+            if bucket.delete(final.object_name, precondition=Generation(foreign_generation)):
                 # The name may not change again so soon where the store limits that.
-                clock.sleep_seconds(home.capabilities.seconds_between_updates)
+                job.clock.sleep_seconds(bucket.capabilities.seconds_between_updates)
         except ConflictError:
             # The name holds another generation by now: our file (published by a rival), or a foreign object
             # that the resolution does not cover.
             log.info("the object at %s is no longer the one that was resolved", file.object_name)
-    outcome, copied = _compose_or_block(store, file, options, _AS_RESOLVED, threads=threads)
-    delete_copied(copied, clock, threads=threads)
+    outcome, copied = _compose_or_block(job, home, file, _AS_RESOLVED)
+    delete_copied(copied, job.clock, threads=job.threads)
     if outcome.state == "blocked":
         return BlockedFile(file.object_name, outcome.reason or "", outcome.foreign_generation)
     return None
 
 
-def _compose_or_block(
-    store: ObjectStore, file: FileReport, options: GSFileSystemOptions, copied: Copied, *, threads: int
-) -> _Composed:
+def _compose_or_block(job: Job, home: ObjectStore, file: FileReport, copied: Copied) -> _Composed:
     """Publish one file, but for the source of a copy: that is the caller's to delete.
 
     A permanent refusal by the store is an outcome, not an error.
@@ -194,7 +245,12 @@ def _compose_or_block(
     """
     try:
         return compose_file(
-            store, file.recoverable, file.components, options=options, parallelism=threads, copied=copied
+            home,
+            file.recoverable,
+            file.components,
+            options=job.files,
+            parallelism=job.threads,
+            copied=copied,
         )
     except InvalidInputError as refusal:
         if refusal.kind == ErrorKind.NO_PERMISSION:
@@ -203,7 +259,7 @@ def _compose_or_block(
         return CommitOutcome(CommitState.BLOCKED, reason=reason), ()
 
 
-def _summarized(files: Sequence[FileReport], outcomes: Sequence[CommitOutcome]) -> Publication:
+def _summarized(files: Sequence[FileReport], outcomes: Sequence[CommitOutcome]) -> _Publication:
     published: list[str] = []
     blocked: list[BlockedFile] = []
     for file, outcome in zip(files, outcomes, strict=True):
@@ -212,4 +268,4 @@ def _summarized(files: Sequence[FileReport], outcomes: Sequence[CommitOutcome]) 
             log.warning("file %s is blocked: %s", file.object_name, outcome.reason)
         else:
             published.append(file.object_name)
-    return Publication(tuple(published), tuple(blocked))
+    return _Publication(tuple(published), tuple(blocked))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from dstl_dagster.changelog import ChangelogReader, ReadCache
-from dstl_dagster.checkpoint.integrity import (
+from dstl_dagster.checkpoint.inspect.integrity import (
     Expected,
     FileChecks,
     Findings,

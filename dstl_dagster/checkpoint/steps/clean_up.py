@@ -1,7 +1,7 @@
-"""Step 7, the act: list the job's objects, classify each by the timeline, delete the garbage.
+"""Step 7: subsume what retention lets go, then list the job's objects, and delete those that nothing needs.
 
-Owns the order of reading and deleting. Does not own what garbage is and where to look for it (`garbage`), or
-what retained checkpoints need (`references`).
+Owns the order of deciding, reading and deleting. Does not own which checkpoints may go
+(`decisions.to_subsume`), what garbage is (`garbage`), or what retained checkpoints need (`references`).
 
 Why this is safe. Each page of objects is listed before the timeline that classifies it is read, so the page
 holds nothing of an attempt opened later, and every attempt on it is on the timeline. Every deletion is pinned
@@ -20,7 +20,8 @@ from functools import partial
 from itertools import islice
 from typing import Protocol
 
-from dstl_dagster.checkpoint.garbage import (
+from dstl_dagster.checkpoint.job import Job
+from dstl_dagster.checkpoint.steps.garbage import (
     AttemptFates,
     Garbage,
     deciding,
@@ -28,9 +29,8 @@ from dstl_dagster.checkpoint.garbage import (
     plan_garbage,
     unsettled,
 )
-from dstl_dagster.checkpoint.references import References, needed_checkpoints, roots_of
-from dstl_dagster.clock import Clock
-from dstl_dagster.concurrency import gather
+from dstl_dagster.checkpoint.steps.references import References, needed_checkpoints, roots_of
+from dstl_dagster.concurrency import both, gather
 from dstl_dagster.format import COMPONENTS_PREFIX, JobNames
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import (
@@ -41,14 +41,26 @@ from dstl_dagster.storage import (
     let_settle,
     server_time,
 )
-from dstl_dagster.timeline import CleanUpMark, GraceClock, Marks, Timeline, TimelineView, roots_digest
+from dstl_dagster.timeline import (
+    CleanUpMark,
+    GraceClock,
+    Marks,
+    Released,
+    Subsumed,
+    Timeline,
+    TimelineView,
+    decisions,
+    roots_digest,
+)
 
-__all__ = ["CleanUp", "collect_garbage", "components_of"]
+__all__ = ["CleanUp", "clean_up", "collect_garbage", "components_of"]
 
 log = logging.getLogger(__name__)
 _THREADS_NAME = "dstl-clean-up"
 _PAGE_OBJECTS = 1_000
 _NAMES_KEPT = 1_000
+_SUBSUMED_AT_ONCE = 100
+"""By one record: a snapshot repeats it for each of them, as long as they have readers."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +86,53 @@ class CleanUp:
     dry_run: bool = False
 
 
+def clean_up(job: Job, *, dry_run: bool, num_retained: int | None) -> CleanUp:
+    """See `CheckpointCoordinator.clean_up`."""
+    cost = job.running_cost()
+    keep = num_retained or job.options.num_retained
+    marks = Marks(job.store, job.names)
+    now = job.clock.now()
+    before = now - job.options.min_age if job.options.min_age else None
+
+    def subsume() -> tuple[int, ...]:
+        if not dry_run:
+            return _subsume(job, keep, now, before)
+        view = job.timeline.tail()
+        view = view.if_released(decisions.ended_savepoints(view, now))
+        record = decisions.to_subsume(view, keep, before)
+        return () if record is None else record.checkpoint_ids
+
+    subsumed, _ = both(subsume, marks.find, job.lookup_threads)
+    report = collect_garbage(job, dry_run=dry_run, marks=marks, subsuming=subsumed if dry_run else ())
+    log.info("step 7 clean up: job %s, %d objects deleted", job.name, report.objects)
+    log.info("step 7 clean up: %s", cost.in_words())
+    return replace(report, subsumed=subsumed)
+
+
+def _subsume(job: Job, keep: int, now: datetime, before: datetime | None) -> tuple[int, ...]:
+    subsumed: list[int] = []
+
+    def next_record(view: TimelineView) -> Released | Subsumed | None:
+        released = decisions.to_release_ended(view, now)
+        if released is not None:
+            return released
+        record = decisions.to_subsume(view, keep, before)
+        return record and replace(record, checkpoint_ids=record.checkpoint_ids[:_SUBSUMED_AT_ONCE])
+
+    while True:
+        record = job.timeline.decide(next_record)
+        if isinstance(record, Released):
+            continue
+        ids = record.checkpoint_ids if isinstance(record, Subsumed) else ()
+        subsumed += ids
+        if len(ids) < _SUBSUMED_AT_ONCE:
+            return tuple(subsumed)
+
+
 def collect_garbage(
-    store: ObjectStore,
-    timeline: Timeline,
-    names: JobNames,
-    file_options: GSFileSystemOptions,
+    job: Job,
     *,
-    reader_grace: timedelta,
     dry_run: bool,
-    threads: int,
-    clock: Clock,
     marks: Marks | None = None,
     references: References | None = None,
     subsuming: Sequence[int] = (),
@@ -101,16 +150,17 @@ def collect_garbage(
     Raises: FormatError, NotFoundError if a manifest that decides is unreadable: then nothing more is deleted,
     since what that manifest needs is unknown.
     """
+    store, timeline = job.store, job.timeline
     timeline.seen()  # the names of its slots have its id
-    grace = GraceClock(store, timeline.names, reader_grace)
+    grace = GraceClock(store, timeline.names, job.options.reader_grace)
     views = _Foreseen(timeline, subsuming) if subsuming else timeline
-    run = _Run(store, views, names, grace, marks, references, threads)
+    run = _Run(store, views, job.names, grace, marks, references, job.threads)
     tally = _Tally(dry_run)
-    for home, page in run.pages(_places(store, names, file_options)):
+    for home, page in run.pages(_places(job)):
         garbage = run.garbage(page)
         if not dry_run:
             # What a dead attempt wrote a moment ago would be refused, a hundred at a time.
-            let_settle(home, (each.stat.updated for each in garbage), clock)
+            let_settle(home, (each.stat.updated for each in garbage), job.clock)
         tally.add(_deleted(home, garbage, dry_run=dry_run, threads=run.threads))
     if not dry_run:
         run.leave_mark()
@@ -252,10 +302,10 @@ _Place = tuple[ObjectStore, str]
 """A prefix that holds objects of the job."""
 
 
-def _places(store: ObjectStore, names: JobNames, file_options: GSFileSystemOptions) -> list[_Place]:
+def _places(job: Job) -> list[_Place]:
     """In order of deletion: what manifests name, then the manifests."""
-    components = components_of(store, file_options)
-    return [components, (store, names.attempts_prefix), (store, names.manifests_prefix)]
+    components = components_of(job.store, job.files)
+    return [components, (job.store, job.names.attempts_prefix), (job.store, job.names.manifests_prefix)]
 
 
 def components_of(store: ObjectStore, file_options: GSFileSystemOptions) -> tuple[ObjectStore, str]:

@@ -1,0 +1,148 @@
+"""Going back to an earlier checkpoint: what it would undo, and doing it.
+
+Owns the plan, which changes nothing, the order of a restore, and finding what it left behind. Does not own
+the rule (`decisions.to_restore`), or retracting the files of what goes (`steps.unfinished`).
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dstl_dagster.checkpoint.inspect.verify import require_undamaged
+from dstl_dagster.checkpoint.job import Checkpoint, Job
+from dstl_dagster.checkpoint.steps.unfinished import finish_resolutions, retract, when_finished
+from dstl_dagster.errors import FormatError
+from dstl_dagster.keyed import Manifest, load_manifest
+from dstl_dagster.timeline import Completed, FinalFile, Opened, Restored, Timeline, decisions
+
+__all__ = ["RestorePlan", "left_behind", "plan_restore", "restore"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    """What a restore would undo, keep and read, as of one look at the timeline. Nothing was changed.
+
+    Attributes:
+        checkpoint_id: the checkpoint to resume from.
+        last: the checkpoint that the job resumes from now.
+        left_behind: the completed checkpoints that go, oldest first.
+        manifests: what those of `left_behind` hold that can still be read, by id.
+        positions: how far each source will have been read.
+        open_attempt: the attempt that ends, if one is open.
+        read_objects, read_bytes: the changelog files that the restore reads, to prove that none is damaged.
+    """
+
+    checkpoint_id: int
+    last: int
+    left_behind: tuple[Completed, ...]
+    manifests: Mapping[int, Manifest] = field(repr=False)
+    positions: Mapping[str, object] = field(repr=False)
+    open_attempt: Opened | None
+    read_objects: int
+    read_bytes: int
+
+    @property
+    def batches(self) -> tuple[str, ...]:
+        """The idempotency keys (partitions) of what goes, oldest first: these batches have to run again."""
+        keys = (completed.idempotency_key for completed in self.left_behind)
+        return tuple(key for key in keys if key is not None)
+
+    @property
+    def files(self) -> tuple[FinalFile, ...]:
+        """The files that are retracted, each only if it is still its checkpoint's own."""
+        return tuple(file for completed in self.left_behind for file in completed.files)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of changelog that go, of the checkpoints in `manifests`."""
+        return sum(manifest.state_bytes for manifest in self.manifests.values())
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of files that go, of the checkpoints in `manifests`."""
+        return sum(manifest.file_bytes for manifest in self.manifests.values())
+
+
+def plan_restore(job: Job, checkpoint_id: int) -> RestorePlan:
+    """What a restore to this checkpoint would undo. Reads only.
+
+    Raises: ConflictError (kind `abandoned`), NotFoundError, FormatError.
+    """
+    view = job.timeline.tail()
+    manifest = job.checkpoint(view, checkpoint_id).manifest
+    entry = decisions.entry_of(view, checkpoint_id)
+    decisions.refuse_gone(entry)
+    decisions.refuse_abandoned(view, checkpoint_id, "restore to")
+    gone = _abandoned_between(job.timeline, entry.completed, view.slot + 1)
+    manifests = {}
+    for completed in gone:
+        kept = view.checkpoints.get(completed.checkpoint_id)
+        if kept is not None and kept.subsumed is None:
+            manifests[completed.checkpoint_id] = load_manifest(
+                job.store, completed.manifest, completed.manifest_crc32c
+            )
+    files = {
+        stream.name: stream.stored_bytes or stream.size or 0
+        for entry in manifest.operators.values()
+        for handle in entry.handles
+        for stream in handle.streams
+    }
+    return RestorePlan(
+        checkpoint_id=checkpoint_id,
+        last=view.last_completed_id or checkpoint_id,
+        left_behind=gone,
+        manifests=manifests,
+        positions=manifest.positions,
+        open_attempt=view.open_attempt,
+        read_objects=len(files),
+        read_bytes=sum(files.values()),
+    )
+
+
+def restore(
+    job: Job, checkpoint_id: int, owner: str, request_id: uuid.UUID | None, expected_last: int | None
+) -> Checkpoint:
+    """See `CheckpointCoordinator.restore`."""
+    manifest = job.checkpoint(job.timeline.tail(), checkpoint_id).manifest
+    try:
+        require_undamaged(job.store, manifest, threads=job.threads)
+    except FormatError:
+        # Subsumed meanwhile: gone, not damaged.
+        decisions.refuse_gone(job.checkpoint(job.timeline.tail(), checkpoint_id).entry)
+        raise
+
+    def restore_now() -> None:
+        finish_resolutions(job)
+        job.timeline.decide(
+            lambda view: decisions.to_restore(view, checkpoint_id, owner, expected_last),
+            request_id=request_id,
+        )
+
+    when_finished(job, restore_now)
+    retract(job)
+    log.info("job %s resumes from checkpoint %d", job.name, checkpoint_id)
+    return job.checkpoint(job.timeline.tail(), checkpoint_id)
+
+
+def left_behind(timeline: Timeline, restored: Restored) -> tuple[Completed, ...]:
+    """The completed checkpoints that this restore abandoned, oldest first; none once its own is gone."""
+    entry = timeline.tail().checkpoints.get(restored.checkpoint_id)
+    return () if entry is None else _abandoned_between(timeline, entry.completed, restored.slot)
+
+
+def _abandoned_between(timeline: Timeline, target: Completed, before_slot: int) -> tuple[Completed, ...]:
+    """Those completed after `target` and before `before_slot` that no restore in between abandoned."""
+    found: dict[int, Completed] = {}
+    for record in timeline.records(target.slot):
+        if record.slot >= before_slot:
+            break
+        if isinstance(record, Completed):
+            found[record.checkpoint_id] = record
+        elif isinstance(record, Restored):
+            found = {each: kept for each, kept in found.items() if each <= record.checkpoint_id}
+    return tuple(found.values())

@@ -1,0 +1,23 @@
+"""The steps of a checkpoint, one file each, callable from any process, any number of times.
+
+    1 trigger          `trigger`, after `unfinished`: what earlier decisions started
+    2 append           by tasks: `changelog` and `recoverable`, on the driver `checkpoint.batch`
+    3 persist          `persist`: what tasks reported, against the store
+    4 record           `record`: the manifest
+    5 confirm          `confirm`: the commit point
+    6 compose-commit   `compose_commit`
+    7 clean up         `clean_up`: the act; `garbage`: the plan; `references`: what checkpoints need
+
+Each is a function of a `Job`. Owns the order within a step. Does not own the rules (`timeline.decisions`), or
+the race for a slot (`timeline`).
+
+A step may be killed at any request and run again by another process, concurrently with a zombie of itself,
+with the same outcome: whatever it has read, its record goes into the slot after that or nowhere.
+
+So a process that has just read the timeline, or written its last record, does not read it again to decide:
+
+* To act on what was seen is safe: if it was stale, the slot is taken, and the rule is asked again. What a
+  step does before its record (publish, resolve, retract) is safe for a zombie, and so for a stale view.
+* To refuse, or to say that there is nothing to do, is not: that is only ever said of a tail that was read in
+  the same step.
+"""

@@ -1,0 +1,228 @@
+"""Step 3: check what the tasks reported durable against the store.
+
+Owns the checks between a report and a manifest. Does not own when they are made, or the manifest (`record`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from dstl_dagster.checkpoint.job import Job
+from dstl_dagster.concurrency import gather
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.format import COMPONENTS_PREFIX, JOBS_PREFIX
+from dstl_dagster.keyed import AttemptReport, FileReport, Files, OperatorReport, as_file_reports
+from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSRecoverableWriter
+from dstl_dagster.storage import Check, ObjectStat, ObjectStore, component_lookups
+from dstl_dagster.timeline import Attempt
+
+__all__ = ["checked_report", "with_a_component_each"]
+
+
+def checked_report(
+    job: Job,
+    attempt: Attempt,
+    report: AttemptReport,
+    files: Files,
+    referenced: Callable[[], frozenset[str]],
+) -> AttemptReport:
+    """The report with these files, as the store bears it out: each object is there, exactly as reported.
+
+    Changes nothing. Each changelog file is looked up once, however many handles share it; several at once.
+
+    `referenced` gives the changelog files that the parent checkpoint needs; it is called only where a report
+    names files of another attempt.
+
+    Raises: NotFoundError, ConflictError (kind `not_as_reported`, `target_exists`), InvalidInputError (kind
+    `foreign_changelog`, `file_and_folder`, `reserved_name`; or if two files have the same name).
+    """
+    store = job.store
+    report = dataclasses.replace(report, files=as_file_reports(files, store, job.files, threads=job.threads))
+    _refuse_foreign_changelog(report.operators, attempt, referenced)
+    _refuse_nested_files(store, report.files)
+    checks: list[Check] = [
+        partial(_check_changelog_file, store, *each) for each in _changelog_files(report.operators)
+    ]
+    for file in report.files:
+        checks += _file_checks(store, file)
+    gather(checks, job.lookup_threads, "dstl-lookup")
+    return report
+
+
+Reported = tuple[int | None, int | None, int | None]
+"""Generation, stored bytes and CRC-32C of a changelog file, as far as a handle has them."""
+
+
+def _changelog_files(operators: Iterable[OperatorReport]) -> Iterator[tuple[str, str, Sequence[Reported]]]:
+    """Each file once: its name, its operator, and all that is reported of it; in the reports' order."""
+    operator_of: dict[str, str] = {}
+    reported: dict[str, dict[Reported, None]] = {}
+    for operator in operators:
+        for handle in operator.written_handles:
+            for stream in handle.streams:
+                operator_of.setdefault(stream.name, operator.operator)
+                expected = (stream.generation, stream.stored_bytes, stream.crc32c)
+                reported.setdefault(stream.name, {})[expected] = None
+    for name, operator_name in operator_of.items():
+        yield name, operator_name, tuple(reported[name])
+
+
+def _check_changelog_file(store: ObjectStore, name: str, operator: str, reported: Sequence[Reported]) -> None:
+    found = store.stat(name)
+    if found is None:
+        raise NotFoundError(
+            f"changelog file {name} of operator {operator!r} is missing: run the "
+            "appending step again; it opens a new attempt",
+            kind=ErrorKind.CHANGELOG_MISSING,
+        )
+    for expected in reported:
+        _same(name, expected, (found.generation, found.size, found.crc32c))
+
+
+def with_a_component_each(job: Job, report: AttemptReport, attempt: Attempt) -> AttemptReport:
+    """Give every file of no component an empty one, named after the attempt and the file.
+
+    What is decided about a file is decided by its components: a late step 6 misses them and brings nothing
+    back that was taken, and their ids tell the files of two attempts apart. Repeated, it finds the same one.
+    """
+    files = [
+        file if file.recoverable.component_object_ids else _with_a_component(job, file, attempt)
+        for file in report.files
+    ]
+    return dataclasses.replace(report, files=tuple(files))
+
+
+def _with_a_component(job: Job, file: FileReport, attempt: Attempt) -> FileReport:
+    final = file.recoverable.final_blob_identifier
+    named = hashlib.sha256(f"{final.bucket_name}/{final.object_name}".encode()).digest()
+    writer = GSRecoverableWriter(
+        job.store,
+        job.files,
+        attempt=attempt.attempt,
+        random_bits=lambda _bits: int.from_bytes(named[:8], "big"),
+    )
+    stream = writer.open(job.store.in_bucket(final.bucket_name).uri_of(final.object_name))
+    stream.write(b"")
+    committer = stream.close_for_commit()
+    return dataclasses.replace(file, recoverable=committer.recoverable, components=committer.components)
+
+
+def _refuse_foreign_changelog(
+    operators: Iterable[OperatorReport], attempt: Attempt, referenced: Callable[[], frozenset[str]]
+) -> None:
+    """No file that clean-up may delete before step 5: another attempt's, which no checkpoint names."""
+    own, others = attempt.names.attempt_folder(attempt.attempt), JOBS_PREFIX
+    foreign = {
+        stream.name: operator.operator
+        for operator in operators
+        for handle in operator.written_handles
+        for stream in handle.streams
+        if stream.name.startswith(others) and not stream.name.startswith(own)
+    }
+    unknown = sorted(foreign.keys() - referenced()) if foreign else []
+    if unknown:
+        raise InvalidInputError(
+            f"changelog file {unknown[0]} of operator {foreign[unknown[0]]!r} was written for another "
+            "attempt, so a clean-up may delete it: open the changelog storage for each attempt with "
+            "base_path=attempt.names.changelog_base_path(attempt.attempt); a writer that outlives its "
+            f"attempt needs a base_path outside {JOBS_PREFIX}",
+            ErrorKind.FOREIGN_CHANGELOG,
+        )
+
+
+def _refuse_nested_files(store: ObjectStore, files: Sequence[FileReport]) -> None:
+    """Where names are paths: no final name is a folder of another, in this checkpoint or there already."""
+    if not store.capabilities.nested_names:
+        return
+    finals = {file.recoverable.final_blob_identifier for file in files}
+    # Files share folders: each is looked at once.
+    below = {
+        GSBlobIdentifier(final.bucket_name, folder): final.object_name
+        for final in finals
+        for folder in _folders_of(final.object_name)
+    }
+    for folder, name in below.items():
+        home = store.in_bucket(folder.bucket_name)
+        if folder in finals or home.stat(folder.object_name) is not None:
+            raise _nested(name, folder.object_name)
+    for final in finals:
+        found = next(store.in_bucket(final.bucket_name).list(f"{final.object_name}/"), None)
+        if found is not None:
+            raise _nested(found.name, final.object_name)
+
+
+def _folders_of(name: str) -> Iterator[str]:
+    """`a/b/c`: `a/b`, `a`."""
+    while above := name.rpartition("/")[0]:
+        yield above
+        name = above
+
+
+def _nested(name: str, above: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{above!r} cannot be a file and the folder of {name!r}: write one of them to another name",
+        ErrorKind.FILE_AND_FOLDER,
+    )
+
+
+def _file_checks(store: ObjectStore, file: FileReport) -> list[Check]:
+    """What has to be looked up about a file; what is wrong with its report is raised at once."""
+    final = file.recoverable.final_blob_identifier
+    if len(file.components) != len(file.recoverable.component_object_ids):
+        raise InvalidInputError(
+            f"file {final.object_name}: the recoverable names {len(file.recoverable.component_object_ids)} "
+            f"components, but the report describes {len(file.components)}"
+        )
+    reserved = [COMPONENTS_PREFIX, store.prefix + COMPONENTS_PREFIX]
+    if final.bucket_name == store.bucket_name:
+        reserved.append(store.prefix + JOBS_PREFIX)
+    if final.object_name.startswith(tuple(reserved)):
+        raise InvalidInputError(
+            f"file {final.object_name} would lie among the objects that jobs keep for themselves: "
+            "write it to another folder",
+            ErrorKind.RESERVED_NAME,
+        )
+    components = list(file.components)
+    found = component_lookups(store, [(each.bucket_name, each.object_name) for each in components])
+    checks: list[Check] = [
+        partial(_check_component, final.object_name, component, look)
+        for component, look in zip(components, found, strict=True)
+    ]
+    return [*checks, partial(_check_target, store, final)]
+
+
+def _check_component(final_name: str, component: Component, look: Callable[[], ObjectStat | None]) -> None:
+    found = look()
+    if found is None:
+        raise NotFoundError(
+            f"component {component.object_name} of file {final_name} is missing: run the writing "
+            "step again; it opens a new attempt",
+            kind=ErrorKind.COMPONENT_MISSING,
+        )
+    expected = (component.generation, component.size, component.crc32c)
+    _same(component.object_name, expected, (found.generation, found.size, found.crc32c))
+
+
+def _check_target(store: ObjectStore, final: GSBlobIdentifier) -> None:
+    there = store.in_bucket(final.bucket_name).stat(final.object_name)
+    if there is not None:
+        raise ConflictError(
+            f"{final.object_name} already exists (generation {there.generation}) and does not belong to this "
+            "checkpoint: move it away and run the step again, or write to another name",
+            kind=ErrorKind.TARGET_EXISTS,
+        )
+
+
+def _same(name: str, expected: tuple[int | None, ...], found: tuple[int, ...]) -> None:
+    if expected[1:] == found[1:]:
+        return  # of another generation: a copy
+    for what, reported, actual in zip(("generation", "size", "crc32c"), expected, found, strict=True):
+        if reported is not None and reported != actual:
+            raise ConflictError(
+                f"{name} has {what} {actual}, but the task that wrote it reported {reported}: another writer "
+                "replaced it. Run the appending step again; it opens a new attempt",
+                kind=ErrorKind.NOT_AS_REPORTED,
+            )

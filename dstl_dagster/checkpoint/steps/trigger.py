@@ -1,0 +1,203 @@
+"""Step 1: open an attempt on the next checkpoint, on top of the last completed one; and give one up.
+
+Owns the order: what earlier decisions started is finished, the program is held against the parent, a rival is
+fenced, the attempt opens. Does not own the rules (`timeline.decisions`, `claims`), or what is finished
+(`unfinished`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from dstl_dagster.checkpoint.claims import Claim
+from dstl_dagster.checkpoint.job import Checkpoint, Job
+from dstl_dagster.checkpoint.steps.unfinished import finish, when_finished
+from dstl_dagster.keyed import source_id
+from dstl_dagster.timeline import (
+    Attempt,
+    BatchKey,
+    BatchKeyLike,
+    Fenced,
+    Opened,
+    PlannedAttempt,
+    TimelineView,
+    decisions,
+)
+
+__all__ = ["UNPINNED", "abort", "begin", "identified", "open_attempt", "plan", "require_fit", "trigger"]
+
+Check = Callable[[Checkpoint | None], None]
+UNPINNED: Final = object()
+"""In place of a parent: whichever is the last checkpoint."""
+_RECORDS_OF_STEP_1 = 3
+"""`fenced`, perhaps a snapshot, `opened`."""
+
+
+def trigger(
+    job: Job,
+    owner: str,
+    take_over: bool | uuid.UUID,
+    idempotency_key: BatchKeyLike,
+    expected_parent: int | object | None,
+) -> Attempt:
+    """See `CheckpointCoordinator.trigger`."""
+
+    def once() -> Attempt:
+        retracted, batch = finish(job), BatchKey.of(idempotency_key)
+        if batch is not None and batch.source:
+            batch = identified(batch, job.last(job.timeline.seen()))
+        return _open(job, owner, retracted, take_over, batch, expected_parent)
+
+    return when_finished(job, once, from_seen=True)
+
+
+def open_attempt(
+    job: Job,
+    owner: str,
+    take_over: bool | uuid.UUID,
+    idempotency_key: BatchKeyLike,
+    check: Check | None,
+    claim: Claim | None,
+    anew: bool,
+) -> tuple[Attempt, Checkpoint | None]:
+    """See `CheckpointCoordinator.open`."""
+
+    def once() -> tuple[Attempt, Checkpoint | None]:
+        retracted = finish(job)
+        view = job.timeline.seen()
+        last, parent = view.last_completed, job.last(view)
+        batch = identified(BatchKey.of(idempotency_key), parent)
+        base = None
+        if anew and last is not None and last.completed.batch == batch:
+            base = last.completed.builds_on or 0
+            parent = _base(job, view, base)
+        require_fit(job, parent, claim)
+        if check is not None:
+            check(parent)
+        on = None if last is None else last.checkpoint_id
+        return _open(job, owner, retracted, take_over, batch, on, base), parent
+
+    return when_finished(job, once, from_seen=True)
+
+
+def plan(job: Job, check: Check | None, claim: Claim | None) -> tuple[PlannedAttempt, Checkpoint | None]:
+    """See `CheckpointCoordinator.plan`."""
+    job.timeline.tail()
+    finish(job)
+    view = job.timeline.seen()
+    parent = job.last(view)
+    require_fit(job, parent, claim)
+    if check is not None:
+        check(parent)
+    attempt = Attempt(
+        checkpoint_id=view.next_checkpoint_id,
+        attempt=job.new_id(),
+        parent=None if parent is None else parent.checkpoint_id,
+        job=job.name,
+        store_uri=job.store.uri,
+        timeline=view.timeline_id,
+        snapshot_slot=view.snapshot_slot,
+    )
+    return PlannedAttempt(attempt, view.slot), parent
+
+
+def begin(job: Job, owner: str, planned: PlannedAttempt, take_over: bool) -> None:
+    """See `CheckpointCoordinator.begin`."""
+    job.timeline.start_at(planned.attempt)
+    since = job.timeline.records(after_slot=planned.slot)
+    if any(
+        isinstance(record, Opened) and record.attempt == planned.attempt.attempt
+        for record in islice(since, _RECORDS_OF_STEP_1)
+    ):
+        return
+
+    def once() -> None:
+        job.timeline.tail()
+        retracted = finish(job)
+        fenced = True
+        while fenced:
+            record = job.timeline.decide(
+                lambda view: decisions.to_begin(
+                    view, planned, owner=owner, take_over=take_over, retracted=retracted
+                ),
+                from_seen=True,
+            )
+            fenced = isinstance(record, Fenced)
+
+    when_finished(job, once)
+
+
+def abort(job: Job, attempt: Attempt, reason: str) -> None:
+    """See `CheckpointCoordinator.abort`."""
+    job.timeline.start_at(attempt)
+    job.timeline.decide(lambda view: decisions.to_abort(view, attempt, reason))
+
+
+def _open(
+    job: Job,
+    owner: str,
+    retracted: int,
+    take_over: bool | uuid.UUID,
+    batch: BatchKey | None,
+    on: int | object | None,
+    base: int | None = None,
+) -> Attempt:
+    """Fence the open attempt if allowed, then open. `on`: the expected parent, or `UNPINNED`."""
+    attempt = job.new_id()
+
+    def next_record(view: TimelineView) -> Fenced | Opened:
+        return decisions.to_fence(view, owner, take_over) or decisions.to_open(
+            view,
+            attempt=attempt,
+            owner=owner,
+            batch=batch,
+            base=base,
+            expected_parent=None if on is UNPINNED else on,  # type: ignore[arg-type] # the sentinel alone is no int
+            pin_parent=on is not UNPINNED,
+            retracted=retracted,
+        )
+
+    opened = None
+    while not isinstance(opened, Opened):
+        opened = job.timeline.decide(next_record, from_seen=True)
+    return Attempt(
+        checkpoint_id=opened.checkpoint_id,
+        attempt=attempt,
+        parent=opened.parent,
+        job=job.name,
+        store_uri=job.store.uri,
+        batch=batch,
+        base=base,
+        timeline=job.timeline.seen().timeline_id,
+        snapshot_slot=job.timeline.seen().snapshot_slot,
+    )
+
+
+def _base(job: Job, view: TimelineView, checkpoint_id: int) -> Checkpoint | None:
+    """What a batch that is applied anew builds on; `None` for 0, before the first."""
+    if not checkpoint_id:
+        return None
+    decisions.refuse_gone(decisions.entry_of(view, checkpoint_id))
+    return job.checkpoint(view, checkpoint_id)
+
+
+def identified(batch: BatchKey | None, parent: Checkpoint | None) -> BatchKey | None:
+    """The batch as the timeline knows it: a source's name may be another one's by now."""
+    if batch is None or not batch.source:
+        return batch
+    sources = {} if parent is None else parent.manifest.sources
+    on = None if parent is None else parent.checkpoint_id
+    return replace(batch, source=source_id(sources, batch.source, on))
+
+
+def require_fit(job: Job, parent: Checkpoint | None, claim: Claim | None) -> None:
+    """Raises: as `Claim.check`, unless the job's options say that unclaimed state is meant."""
+    if claim is None or parent is None:
+        return
+    if job.options.ignore_unclaimed_state:
+        claim = replace(claim, ignore_unclaimed=True)
+    claim.check(parent.manifest.sources, parent.manifest.operators, job.name)
