@@ -4,9 +4,6 @@ Does not own when bytes leave (`upload`), how long a file lives (`registry`), or
 """
 
 from dstl_dagster.changelog.contract import StateChangelogWriter
-from dstl_dagster.changelog.future import MailboxFuture
-from dstl_dagster.changelog.local_copies import limit_local_copies
-from dstl_dagster.changelog.mailbox import MailboxExecutor, TaskMailbox
 from dstl_dagster.changelog.reader.disk_cache import DiskCache
 from dstl_dagster.changelog.reader.opened_file import begin_remote
 from dstl_dagster.changelog.reader.read_cache import ReadCache, process_cache
@@ -17,8 +14,11 @@ from dstl_dagster.changelog.storage import (
     FsStateChangelogStorage,
     FsStateChangelogStorageFactory,
     FsStateChangelogStorageView,
+    limit_local_copies,
 )
-from dstl_dagster.changelog.writer import FsStateChangelogWriter
+from dstl_dagster.changelog.writer.future import MailboxFuture
+from dstl_dagster.changelog.writer.mailbox import MailboxExecutor, TaskMailbox
+from dstl_dagster.changelog.writer.writer import FsStateChangelogWriter
 
 __all__ = [
     "ChangelogReader",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dstl_dagster.changelog.future import MailboxFuture
+from dstl_dagster.changelog.writer.future import MailboxFuture
 from dstl_dagster.format.handles import SnapshotResult
 from dstl_dagster.format.sequence import SequenceNumber
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from dstl_dagster.changelog.mailbox import MailboxExecutor
 from dstl_dagster.changelog.reader.read_cache import ReadCache
 from dstl_dagster.changelog.reader.reader import ChangelogReader
-from dstl_dagster.changelog.writer import FsStateChangelogWriter
+from dstl_dagster.changelog.writer.mailbox import MailboxExecutor
+from dstl_dagster.changelog.writer.writer import FsStateChangelogWriter
 from dstl_dagster.errors import ClosedError, ConflictError, InvalidInputError
 from dstl_dagster.format.handles import LocalStateHandle, StreamStateHandle
 from dstl_dagster.format.key_groups import KeyGroupRange
@@ -39,7 +39,12 @@ from dstl_dagster.upload import (
     scheduler_from_config,
 )
 
-__all__ = ["FsStateChangelogStorage", "FsStateChangelogStorageFactory", "FsStateChangelogStorageView"]
+__all__ = [
+    "FsStateChangelogStorage",
+    "FsStateChangelogStorageFactory",
+    "FsStateChangelogStorageView",
+    "limit_local_copies",
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -167,6 +172,29 @@ class FsStateChangelogStorage:
 
 def _delete_local(handle: StreamStateHandle) -> None:
     Path(handle.name).unlink(missing_ok=True)
+
+
+def limit_local_copies(directory: Path | None, max_bytes: int) -> None:
+    """Delete the oldest copies until the rest takes at most `max_bytes`. None, or no such folder: nothing.
+
+    A Spark task ends before its checkpoint completes, so its copies stay. They are a cache: without one, the
+    durable file is read. Safe beside other processes that write, read or limit the same copies. One that
+    cannot be deleted stays.
+    """
+    if directory is None or not directory.is_dir():
+        return
+    found = []
+    for each in directory.iterdir():
+        with suppress(OSError):
+            stat = each.stat()
+            found.append((stat.st_mtime_ns, stat.st_size, each))
+    excess_bytes = sum(size for _, size, _ in found) - max_bytes
+    for _, size, copy in sorted(found):
+        if excess_bytes <= 0:
+            return
+        with suppress(OSError):
+            copy.unlink(missing_ok=True)
+            excess_bytes -= size
 
 
 class FsStateChangelogStorageView:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,25 +30,68 @@ from dstl_dagster.format.change_set_codec import (
 )
 from dstl_dagster.format.compression import Compression, decompressed, decompressed_whole, in_steps
 from dstl_dagster.format.crc32c import crc32c
-from dstl_dagster.format.footer import ChangeSetEntry, FileIndex, decode_block, decode_index, decode_trailer
-from dstl_dagster.format.framed_changes import FramedChanges, has_large_changes, verified_frames
-from dstl_dagster.format.frames import (
+from dstl_dagster.format.footer import (
     TABLE_END_BYTES,
-    ChangeSetPart,
+    ChangeSetEntry,
+    FileIndex,
     Frames,
+    decode_block,
     decode_frame_table,
+    decode_index,
+    decode_trailer,
+)
+from dstl_dagster.format.framed_changes import (
+    ChangeSetPart,
+    FramedChanges,
     has_any,
+    has_large_changes,
     part_of,
+    verified_frames,
 )
 from dstl_dagster.format.key_groups import KeyGroupRange
-from dstl_dagster.format.ranges import RangeReader
-from dstl_dagster.format.read_footer import ReadFooter
 
-__all__ = ["ChangelogFileReader"]
+if TYPE_CHECKING:
+    from dstl_dagster.storage import RangeReader
+
+__all__ = ["ChangelogFileReader", "ReadFooter"]
 
 _FLAG_BYTES: Final = 1
 _TAIL_BYTES: Final = 1 << 16
 _FORWARD_READ_BYTES: Final = 1 << 20
+_ENTRY_BYTES: Final = 1024
+"""Of a change set's entry and its arrays as Python's objects, roughly."""
+
+
+@dataclass
+class ReadFooter:
+    """What was read of one file's footer, for the next reader of the same file: files never change.
+
+    Filled by `ChangelogFileReader`. Two that fill it at once write the same.
+
+    Attributes:
+        opened: whether the index was looked for.
+        index: `None` for a file without a footer, which is Flink's.
+        compression: once the flag byte has confirmed it.
+        layouts: by the offset of their change sets.
+        frames: likewise; `None`: the table was not read.
+    """
+
+    opened: bool = False
+    index: FileIndex | None = None
+    compression: Compression | None = None
+    layouts: dict[int, ChangeSetLayout] = field(default_factory=dict)
+    frames: dict[int, Frames | None] | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Roughly, in memory."""
+        entries = 1 if self.index is None else len(self.index.entries)
+        layouts = sum(
+            each.key_groups.nbytes + each.counts.nbytes + each.lengths.nbytes
+            for each in list(self.layouts.values())
+        )
+        frames = sum(3 * each.sizes.nbytes for each in (self.frames or {}).values() if each is not None)
+        return _ENTRY_BYTES * entries + layouts + frames
 
 
 class ChangelogFileReader:

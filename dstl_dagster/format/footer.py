@@ -6,9 +6,17 @@ The footer is after the body, where Flink's reader never looks; in a compressed 
 every decoder skips. In file order:
 
     block*    one per change set: (key group: i32, number of changes: u32)*, length of change: u32 *
-    frames    optional: the table of frames (`frames`)
+    frames    optional: the table of frames
     index     one entry per change set, in file order
     trailer   fixed size, at the very end
+
+A frame is a piece of a change set that is stored, compressed and checksummed by itself; end to end, the
+frames are the change set. Only change sets of several frames are in the table: without it a change set is
+read whole. In order, unsigned and of 32 bits:
+
+    frames of each change set; 0: not in the table
+    for each of these frames: its size, its stored size, CRC-32C of its `size` bytes
+    size of the table up to here, CRC-32C of the table up to here
 
 Integers are little-endian, so numpy reads them in place; only Flink's body is big-endian.
 """
@@ -17,12 +25,14 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 
 from dstl_dagster.errors import ErrorKind, FormatError
 from dstl_dagster.format.change_set_codec import ChangeSetLayout
@@ -31,15 +41,20 @@ from dstl_dagster.format.sequence import MAX_SEQUENCE_NUMBER, SequenceNumber
 
 __all__ = [
     "MAX_CHANGE_SETS_PER_FILE",
+    "TABLE_END_BYTES",
     "TRAILER_BYTES",
     "ChangeSetEntry",
     "FileIndex",
+    "Frames",
     "Trailer",
     "decode_block",
+    "decode_frame_table",
     "decode_index",
     "decode_trailer",
     "encode_block",
+    "encode_frame_table",
     "encode_index_and_trailer",
+    "frame_table_bytes",
     "index_and_trailer_bytes",
 ]
 
@@ -58,6 +73,12 @@ _TRAILER_CRC_AT: Final = 28
 _WITH_FRAMES: Final = 1
 """A bit of the extensions. What an extension adds may be ignored: releases that do not know it do."""
 TRAILER_BYTES: Final = _TRAILER.size
+
+_TABLE_END: Final = struct.Struct("<II")
+TABLE_END_BYTES: Final = _TABLE_END.size
+_NUMBERS: Final = 3
+
+Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -275,3 +296,70 @@ def decode_index(trailer: Trailer, packed: bytes) -> FileIndex:
         )
     frames_end = trailer.index_offset if trailer.has_frames else None
     return FileIndex(trailer.compression, trailer.body_size, tuple(entries), frames_end)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The frames of one change set, in order. All int64, of one length.
+
+    Attributes:
+        sizes: bytes of the change set in each frame.
+        stored_sizes: bytes of each frame in the file.
+        crc32cs: CRC-32C of each frame's `sizes` bytes.
+    """
+
+    sizes: Int64s
+    stored_sizes: Int64s
+    crc32cs: Int64s
+
+    @classmethod
+    def of(cls, frames: Sequence[tuple[int, int, int]]) -> Frames:
+        """From (size, stored size, CRC-32C) of each."""
+        return cls(*np.array(frames, np.int64).reshape(-1, _NUMBERS).T)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+def frame_table_bytes(tables: Sequence[Frames | None]) -> int:
+    """The length of what `encode_frame_table` returns."""
+    frames = sum(len(each) for each in tables if each is not None)
+    return 4 * (len(tables) + _NUMBERS * frames) + TABLE_END_BYTES
+
+
+def encode_frame_table(tables: Sequence[Frames | None]) -> bytes:
+    """The table of a file; one entry for each of its change sets, in file order."""
+    counts = np.array([0 if each is None else len(each) for each in tables], "<u4")
+    rows = [
+        np.stack([each.sizes, each.stored_sizes, each.crc32cs], axis=1).astype("<u4").tobytes()
+        for each in tables
+        if each is not None
+    ]
+    table = counts.tobytes() + b"".join(rows)
+    return table + _TABLE_END.pack(len(table), google_crc32c.value(table))
+
+
+def decode_frame_table(table: bytes, sets: Sequence[tuple[int, int]]) -> list[Frames | None]:
+    """The frames of each change set; `None` for one that is not in the table.
+
+    `sets`: size and stored size of each change set of the file.
+
+    Raises: FormatError if the table does not match its checksum, or the change sets.
+    """
+    size, crc = _TABLE_END.unpack_from(table, len(table) - TABLE_END_BYTES)
+    if size != len(table) - TABLE_END_BYTES or size % 4 or google_crc32c.value(table[:size]) != crc:
+        raise FormatError("the footer's frames do not match their checksum", kind=ErrorKind.CHECKSUM)
+    numbers = np.frombuffer(table[:size], "<u4").astype(np.int64)
+    counts, rest = numbers[: len(sets)], numbers[len(sets) :]
+    if len(counts) != len(sets) or len(rest) != _NUMBERS * counts.sum():
+        raise FormatError("the footer's frames are not of its change sets")
+    rows = rest.reshape(-1, _NUMBERS)
+    found: list[Frames | None] = []
+    for (set_size, stored_size), start, count in zip(
+        sets, (counts.cumsum() - counts).tolist(), counts.tolist(), strict=True
+    ):
+        frames = Frames(*rows[start : start + count].T)
+        if count and (frames.sizes.sum(), frames.stored_sizes.sum()) != (set_size, stored_size):
+            raise FormatError("the footer's frames are not those of its change sets")
+        found.append(frames if count else None)
+    return found

@@ -1,7 +1,8 @@
-"""Some changes of a change set, of which a frame is decompressed and verified once a byte of it is needed.
+"""Some key groups of a change set, read by the frames that hold them.
 
-Owns which frames are needed for some bytes, and what of them is in memory. Does not own where frames are
-stored (`frames`), fetching them (`changelog_file`), or which bytes of a change somebody needs (`state`).
+Owns which frames those are, which of them are needed for some bytes, and what is in memory: a frame is
+decompressed and verified once a byte of it is needed. Does not own where frames are stored (`footer`),
+fetching them (`changelog_file`), or which bytes of a change somebody needs (`state`).
 """
 
 from __future__ import annotations
@@ -17,17 +18,122 @@ import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, FormatError
 from dstl_dagster.format.change_set_codec import GROUP_BYTES, LENGTH_BYTES, ChangeSetLayout
+from dstl_dagster.format.changes import META_KEY_GROUP
 from dstl_dagster.format.compression import Compression, decompressed_whole
 from dstl_dagster.format.crc32c import crc32c
-from dstl_dagster.format.frames import ChangeSetPart, Frames
+from dstl_dagster.format.footer import Frames
+from dstl_dagster.format.key_groups import KeyGroupRange
 
-__all__ = ["LARGE_CHANGE_BYTES", "FramedChange", "FramedChanges", "has_large_changes", "verified_frames"]
+__all__ = [
+    "LARGE_CHANGE_BYTES",
+    "ChangeSetPart",
+    "FramedChange",
+    "FramedChanges",
+    "has_any",
+    "has_large_changes",
+    "is_within",
+    "part_of",
+    "verified_frames",
+]
 
 LARGE_CHANGE_BYTES: Final = 256 << 10
 """Of a change, on average: with less, hardly a frame of it would not be needed."""
 
 Int64s = npt.NDArray[np.int64]
 Octets = bytes | memoryview
+
+_FEW_RANGES: Final = 4
+"""Up to so many, comparing with each is as fast as a search."""
+
+
+@dataclass(frozen=True)
+class ChangeSetPart:
+    """Some whole key groups of a change set, metadata included, and the frames that hold them.
+
+    Attributes:
+        layout: of a change set that has these key groups alone.
+        frames: of the whole change set.
+        runs: neighbouring frames to read, as [first, stop); ascending.
+        pieces: [start, end) in the whole change set of the bytes to keep; ascending.
+    """
+
+    layout: ChangeSetLayout
+    frames: Frames
+    runs: tuple[tuple[int, int], ...]
+    pieces: tuple[tuple[int, int], ...]
+
+    def stored_ranges(self) -> Iterator[tuple[int, int]]:
+        """Where each run is stored, as (start, length), counted from the beginning of the change set."""
+        ends = self.frames.stored_sizes.cumsum()
+        for first, stop in self.runs:
+            start = int(ends[first - 1]) if first else 0
+            yield start, int(ends[stop - 1]) - start
+
+    def places_in(self, whole: ChangeSetLayout) -> tuple[Int64s, Int64s]:
+        """The positions in the whole change set of the part's group headers, and of its changes' first bytes.
+
+        `whole`: the layout that the part is of.
+        """
+        wanted = np.isin(whole.key_groups, self.layout.key_groups)
+        groups, starts = whole.places
+        return groups[wanted], starts[np.repeat(wanted, whole.counts)]
+
+
+def part_of(
+    layout: ChangeSetLayout, frames: Frames, key_groups: Sequence[KeyGroupRange], *, most: float = 0.75
+) -> ChangeSetPart | None:
+    """How to read these key groups alone; `None` where that is more than `most` of the change set.
+
+    `layout` and `frames` must be of one change set, which has some of `key_groups`, or metadata.
+    """
+    wanted = is_within(layout.key_groups, key_groups) | (layout.key_groups == META_KEY_GROUP)
+    bounds = layout.group_bounds()
+    starts, stops = bounds[:-1][wanted], bounds[1:][wanted]
+    frame_ends = frames.sizes.cumsum()
+    first = np.searchsorted(frame_ends, starts, side="right")
+    last = np.searchsorted(frame_ends, stops - 1, side="right")
+    # A frame is read once, also where one key group ends and the next begins in it.
+    steps = np.zeros(len(frames) + 1, np.int64)
+    np.add.at(steps, first, 1)
+    np.add.at(steps, last + 1, -1)
+    held = np.flatnonzero(steps.cumsum()[:-1])
+    if int(frames.sizes[held].sum()) > most * layout.encoded_bytes:
+        return None
+    return ChangeSetPart(
+        layout.restricted_to(wanted),
+        frames,
+        tuple(_runs(held, held + 1)),
+        tuple(_runs(starts, stops)),
+    )
+
+
+def _runs(starts: Int64s, stops: Int64s) -> Iterator[tuple[int, int]]:
+    """These ascending [start, stop), neighbours joined."""
+    breaks = np.flatnonzero(starts[1:] != stops[:-1])
+    firsts = starts[np.append(0, breaks + 1)]
+    lasts = stops[np.append(breaks, len(stops) - 1)]
+    yield from zip(firsts.tolist(), lasts.tolist(), strict=True)
+
+
+def is_within(key_groups: npt.NDArray[np.int32], ranges: Sequence[KeyGroupRange]) -> npt.NDArray[np.bool_]:
+    """For each of these key groups, whether it is in one of the ranges."""
+    found = np.zeros(len(key_groups), np.bool_)
+    if len(ranges) > _FEW_RANGES and len(key_groups):
+        bounds = sorted((each.start_key_group, each.end_key_group) for each in ranges)
+        starts, ends = np.array(bounds, np.int64).T
+        at = np.searchsorted(starts, key_groups, side="right") - 1
+        # Ranges may overlap: what counts is how far those before it reach.
+        within: npt.NDArray[np.bool_] = (at >= 0) & (key_groups <= np.maximum.accumulate(ends)[at])
+        return within
+    for each in ranges:
+        found |= (key_groups >= each.start_key_group) & (key_groups <= each.end_key_group)
+    return found
+
+
+def has_any(layout: ChangeSetLayout, key_groups: Sequence[KeyGroupRange]) -> bool:
+    """Whether a change set has metadata or one of these key groups."""
+    found = layout.key_groups
+    return bool((is_within(found, key_groups) | (found == META_KEY_GROUP)).any())
 
 
 def verified_frames(

@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import META_KEY_GROUP, KeyGroupRange, StateTtl
-from dstl_dagster.format.framed_changes import FramedChange, FramedChanges
-from dstl_dagster.format.frames import is_within
+from dstl_dagster.format.framed_changes import FramedChange, FramedChanges, is_within
 from dstl_dagster.state.changes import decode_changes
 from dstl_dagster.state.collected import CollectedChanges, payloads, without_schema
 from dstl_dagster.state.keys import last_occurrences, occurring

@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import Any, Protocol, cast, runtime_checkable
 
 from dstl_dagster.errors import ConflictError
-from dstl_dagster.format.ranges import RangeReader
 from dstl_dagster.storage.capabilities import StoreCapabilities
 
 __all__ = [
@@ -158,6 +157,31 @@ def summed_write(store: ObjectStore, writer: ObjectWriter) -> Callable[[Buffer, 
     if store.capabilities.write_summed:
         return cast("SummedWriter", writer).write_summed
     return lambda payload, _: writer.write(payload)
+
+
+class RangeReader(Protocol):
+    """Ranges of an immutable file: an open object, a local file, memory. One thread at a time."""
+
+    @property
+    def place(self) -> str:
+        """The file's name for an error message."""
+        ...
+
+    def size_bytes(self) -> int:
+        """The length of the file."""
+        ...
+
+    def read_range(self, start: int, length: int) -> bytes | memoryview:
+        """Bytes `[start, start+length)`; fewer only at the end of the file."""
+        ...
+
+    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
+        """The same bytes and their CRC-32C, computed while they are in the CPU cache."""
+        ...
+
+    def close(self) -> None:
+        """Release the file. May be called again."""
+        ...
 
 
 class ObjectReader(Protocol):

@@ -25,14 +25,14 @@ from hypothesis.stateful import (
 )
 
 from dstl_dagster.changelog import ChangelogReader, FsStateChangelogWriter
-from dstl_dagster.changelog.completion import PersistCompletion
+from dstl_dagster.changelog.writer.results import PersistCompletion
 from dstl_dagster.errors import ClosedError, InvalidInputError, UnavailableError
 from dstl_dagster.format import (
     ChangelogStateHandle,
     KeyGroupRange,
     SequenceNumber,
     StreamStateHandle,
-    change_set_encoding,
+    changelog_file_encoding,
 )
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings import LocalRecoveryConfig
@@ -449,8 +449,8 @@ def _unstable_groups(monkeypatch: pytest.MonkeyPatch) -> None:
             return None
         return np.lexsort((-np.arange(len(key_groups)), key_groups))
 
-    original = change_set_encoding._group_order
-    monkeypatch.setattr(change_set_encoding, "_group_order", order)
+    original = changelog_file_encoding._group_order
+    monkeypatch.setattr(changelog_file_encoding, "_group_order", order)
 
 
 def _close_forgets(monkeypatch: pytest.MonkeyPatch) -> None:

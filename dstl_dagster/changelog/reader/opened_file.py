@@ -15,10 +15,9 @@ from dstl_dagster.changelog.reader.sources import StoreSource
 from dstl_dagster.concurrency import Submit
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
-from dstl_dagster.format.changelog_file import ChangelogFileReader
+from dstl_dagster.format.changelog_file import ChangelogFileReader, ReadFooter
 from dstl_dagster.format.framed_changes import FramedChanges
 from dstl_dagster.format.key_groups import KeyGroupRange
-from dstl_dagster.format.read_footer import ReadFooter
 from dstl_dagster.storage import RangeReader
 
 __all__ = ["OpenedFile", "begin_remote"]

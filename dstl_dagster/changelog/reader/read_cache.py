@@ -22,9 +22,9 @@ from dstl_dagster.changelog.reader.read_plan import WHOLE_FILE_BYTES
 from dstl_dagster.changelog.reader.sources import Ranges, StoreSource, bound_again
 from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.format.changelog_file import ReadFooter
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
 from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.format.read_footer import ReadFooter
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.storage import ObjectStore, RangeReader, read_parts
 

@@ -33,8 +33,7 @@ from dstl_dagster.concurrency import ReadAhead
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
 from dstl_dagster.format.changes import META_KEY_GROUP, StateChange
-from dstl_dagster.format.framed_changes import FramedChanges
-from dstl_dagster.format.frames import is_within
+from dstl_dagster.format.framed_changes import FramedChanges, is_within
 from dstl_dagster.format.handles import (
     STORAGE_IDENTIFIER,
     ChangelogStateHandle,

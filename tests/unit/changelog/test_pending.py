@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.changelog.pending import cut_by_size
+from dstl_dagster.changelog.writer.pending import cut_by_size
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dstl_dagster.changelog.mailbox import TaskMailbox
+from dstl_dagster.changelog.writer.mailbox import TaskMailbox
 from dstl_dagster.checkpoint import Timeline
 from dstl_dagster.errors import DstlError, ErrorKind
 from dstl_dagster.format.names import JobNames

@@ -16,13 +16,11 @@ from dstl_dagster.format import (
     StateChange,
     StateChangeSet,
     change_set_codec,
-    change_set_encoding,
     changelog_file_encoding,
 )
 from dstl_dagster.format.change_set_codec import ChangeSetLayout, decode_change_set, walk_change_set
-from dstl_dagster.format.change_set_encoding import encoded_chunks, plan_change_set
 from dstl_dagster.format.changelog_file import ChangelogFileReader
-from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
+from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder, encoded_chunks, plan_change_set
 from dstl_dagster.format.changes import ChangeColumns, ChangeRun
 from dstl_dagster.format.compression import Compression
 
@@ -46,7 +44,7 @@ def test_offsets_of_64_bits_give_the_same_bytes(
     key_groups = np.array([row.key_group for row in rows], np.int32)
     wide = ChangeColumns([ChangeRun.of_columns(key_groups, values)])
     assert len(plan_change_set(wide).columns) == 1
-    monkeypatch.setattr(change_set_encoding, "INT32_ROOM_BYTES", 3)
+    monkeypatch.setattr(changelog_file_encoding, "INT32_ROOM_BYTES", 3)
     assert len(plan_change_set(wide).columns) == 6
     assert _body(wide, chunk_bytes) == narrow
 

@@ -13,7 +13,7 @@ import pytest
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle, framed_changes
-from dstl_dagster.format.frames import Frames
+from dstl_dagster.format.footer import Frames
 from dstl_dagster.keyed import KeyedState, keyed_state, write_rows
 from dstl_dagster.keyed.kept_log import kept_handles
 from dstl_dagster.keyed.lookup import touched_ranges

@@ -9,8 +9,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from dstl_dagster.format.ranges import RangeReader
-from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore, Source, WrapperStore
+from dstl_dagster.storage import (
+    ABSENT,
+    LocalObjectStore,
+    MemoryObjectStore,
+    RangeReader,
+    Source,
+    WrapperStore,
+)
 from dstl_dagster.storage.base import (
     BatchDeletingStore,
     CountingStore,

@@ -26,7 +26,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
-from dstl_dagster.changelog.checks import (
+from dstl_dagster.changelog.writer.checks import (
     as_dstl_error,
     check_checkpoint_id,
     check_persisted_from,
@@ -34,12 +34,15 @@ from dstl_dagster.changelog.checks import (
     checked_key_group,
     checked_value,
 )
-from dstl_dagster.changelog.completion import PersistCompletion, snapshot_of
-from dstl_dagster.changelog.future import MailboxFuture
-from dstl_dagster.changelog.inbox import Arrival, Inbox
-from dstl_dagster.changelog.mailbox import MailboxExecutor, TaskMailbox
-from dstl_dagster.changelog.owned_files import OwnedFiles
-from dstl_dagster.changelog.pending import SMALLEST_PIECE_BYTES, PendingChanges, checked_columns, cut_by_size
+from dstl_dagster.changelog.writer.future import MailboxFuture
+from dstl_dagster.changelog.writer.mailbox import MailboxExecutor, TaskMailbox
+from dstl_dagster.changelog.writer.pending import (
+    SMALLEST_PIECE_BYTES,
+    PendingChanges,
+    checked_columns,
+    cut_by_size,
+)
+from dstl_dagster.changelog.writer.results import Arrival, Inbox, OwnedFiles, PersistCompletion, snapshot_of
 from dstl_dagster.errors import ClosedError, DstlError, ErrorKind, InternalError, InvalidInputError
 from dstl_dagster.format.changes import MAX_CHANGE_BYTES, META_KEY_GROUP, StateChangeSet
 from dstl_dagster.format.handles import SnapshotResult

@@ -1,6 +1,8 @@
-"""A persist that waits for uploads, and its result.
+"""Upload results: their way to the writer's thread, the persists that wait for them, the files they are in.
 
-Owns the completion of one future. Does not own the uploads, nor the thread it happens on (the writer's).
+Owns the one lock between the writer's thread and all others, the completion of a persist's future, and which
+calls keep, hand over and release a result's file. Does not own the uploads, nor how long a file lives
+(`registry`).
 
 Source: the `UploadCompletionListener` of Flink's `FsStateChangelogWriter`, whose incremental size misses
 results of earlier callbacks.
@@ -9,17 +11,52 @@ results of earlier callbacks.
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 
-from dstl_dagster.changelog.future import MailboxFuture
+from dstl_dagster.changelog.writer.future import MailboxFuture
 from dstl_dagster.format.handles import ChangelogStateHandle, SnapshotResult, StreamStateHandle
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
+from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.upload import UploadResult
 
-__all__ = ["PersistCompletion", "snapshot_of"]
+__all__ = ["Arrival", "Inbox", "OwnedFiles", "PersistCompletion", "snapshot_of"]
 
 _logger = logging.getLogger(__name__)
+
+Arrival = tuple[int | None, list[UploadResult]] | tuple[list[SequenceNumber], BaseException]
+"""A checkpoint id (None: pre-emptive) and the results; or the positions that failed, and why."""
+
+
+class Inbox:
+    """A queue that refuses once it is closed. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[Arrival] = deque()
+        self._closed = False
+
+    def put(self, arrival: Arrival) -> bool:
+        """False once closed: the caller keeps the arrival."""
+        with self._lock:
+            if not self._closed:
+                self._waiting.append(arrival)
+            return not self._closed
+
+    def take(self) -> Arrival | None:
+        """The oldest; `None` where there is none."""
+        with self._lock:
+            return self._waiting.popleft() if self._waiting else None
+
+    def close(self) -> list[Arrival]:
+        """Refuse from now on. Returns what was not taken."""
+        with self._lock:
+            self._closed = True
+            unread = list(self._waiting)
+            self._waiting.clear()
+            return unread
 
 
 def snapshot_of(
@@ -81,3 +118,32 @@ class PersistCompletion:
         results = self._results.values()
         checkpointed_size = sum(result.size for result in results) - self._uploaded_before_bytes
         return snapshot_of(results, key_group_range, checkpointed_size, local_backup=local_backup)
+
+
+class OwnedFiles:
+    """Both registries, by upload result. Any thread."""
+
+    def __init__(self, registry: TaskChangelogRegistry, local_registry: LocalChangelogRegistry) -> None:
+        self._registry = registry
+        self._local_registry = local_registry
+
+    def register_local(self, result: UploadResult, checkpoint_id: int) -> None:
+        """This checkpoint uses the local copy, if there is one."""
+        if result.local_handle is not None:
+            self._local_registry.register(result.local_handle, checkpoint_id)
+
+    def discard_local_up_to(self, checkpoint_id: int) -> None:
+        """Local copies that only earlier checkpoints used go."""
+        self._local_registry.discard_up_to_checkpoint(checkpoint_id)
+
+    def hand_over(self, result: UploadResult) -> None:
+        """A checkpoint owns the file now: it is never deleted from here."""
+        self._registry.stop_tracking(result.stream_state_handle)
+        if result.local_handle is not None:
+            self._registry.stop_tracking(result.local_handle)
+
+    def release(self, result: UploadResult) -> None:
+        """This writer no longer needs the file; it is deleted once no writer does."""
+        self._registry.release(result.stream_state_handle)
+        if result.local_handle is not None:
+            self._registry.release(result.local_handle)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from dstl_dagster.changelog.mailbox import MailboxExecutor, TaskMailbox
+from dstl_dagster.changelog.writer.mailbox import MailboxExecutor, TaskMailbox
 from dstl_dagster.errors import InvalidInputError
 
 __all__ = ["MailboxFuture"]
