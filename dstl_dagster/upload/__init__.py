@@ -5,15 +5,15 @@ Does not own whose bytes they are (`changelog`) or who still needs a file (`regi
 
 from dstl_dagster.storage import RetryPolicy
 from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
-from dstl_dagster.upload.direct import direct_scheduler
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.places import job_id_text, local_changelog_directory
-from dstl_dagster.upload.policy import UploadPolicy
 from dstl_dagster.upload.retry import RetryingExecutor
 from dstl_dagster.upload.scheduler import (
     BatchingStateChangeUploadScheduler,
     StateChangeUploadScheduler,
+    UploadPolicy,
     UploadScheduler,
+    direct_scheduler,
     scheduler_from_config,
 )
 from dstl_dagster.upload.tasks import UploadResult, UploadTask, UploadTasksResult

@@ -55,7 +55,6 @@ class BatchQueue:
     begins another.
 
     Args:
-        alone_below_bytes: a smaller task shares its batch with none.
         max_tasks: None: any number.
         begin_file: for batches whose files may begin early; None: none may.
     """
@@ -66,10 +65,8 @@ class BatchQueue:
         max_bytes: int,
         begin_file: BeginFile | None = None,
         max_tasks: int | None = None,
-        alone_below_bytes: int = 0,
     ) -> None:
         self._threshold_bytes = threshold_bytes
-        self._alone_below_bytes = alone_below_bytes
         self._max_bytes = max_bytes
         self._max_tasks = max_tasks
         self._begin_file = begin_file
@@ -124,8 +121,7 @@ class BatchQueue:
 
     def _joins(self, batch: Batch, task: UploadTask) -> bool:
         return (
-            min(batch.size_bytes, task.size) >= self._alone_below_bytes
-            and batch.size_bytes < self._threshold_bytes
+            batch.size_bytes < self._threshold_bytes
             and batch.size_bytes + task.size <= self._max_bytes
             and (self._max_tasks is None or len(batch.tasks) < self._max_tasks)
             and batch.set_count + len(task.change_sets) <= MAX_CHANGE_SETS_PER_FILE

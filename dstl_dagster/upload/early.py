@@ -2,9 +2,8 @@
 
 Owns that file until the batch leaves. Does not own when that is (`scheduler`).
 
-An error here costs only this work: the first attempt then begins anew. A detail of the batched lane, which
-it pays for: without it benchmarks/changelog.py, "append+persist 100 B, delay 10 ms", takes 1.65 times as long
-on disk and 1.78 in memory (docs/decisions/0017, 0023).
+An error here costs only this work: the first attempt then begins anew. It pays for itself
+(docs/decisions/0017).
 """
 
 from __future__ import annotations
@@ -39,11 +38,8 @@ class EarlyFile:
         self._abandoned = False
         self._batch: Sequence[UploadTask] = ()
 
-    def write(self, tasks: Sequence[UploadTask], *, flush: bool) -> None:
-        """Write those of the batch's tasks so far that are not in the file yet. Never raises.
-
-        `flush`: also store what fits one buffer; otherwise it waits in memory for the rest.
-        """
+    def write(self, tasks: Sequence[UploadTask]) -> None:
+        """Write those of the batch's tasks so far that are not in the file yet. Never raises."""
         with self._lock:
             if self._closed or self._begin_file is None:
                 return
@@ -52,8 +48,6 @@ class EarlyFile:
                     self._file = self._begin_file(self._is_cancelled)
                 for task in tasks[len(self._file.tasks) :]:
                     self._file.write(task)
-                if flush:
-                    self._file.flush()
             except Exception as error:  # noqa: BLE001 - if it persists, the first attempt meets it again
                 _logger.info("the file of a waiting batch was given up: %s", error)
                 self._close()

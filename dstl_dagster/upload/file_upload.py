@@ -18,7 +18,6 @@ from dstl_dagster.storage import ObjectStat
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink, Piece
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
-from dstl_dagster.upload.write_behind import WRITE_BEHIND_BUFFERS, ActiveUploads, write_behind
 
 __all__ = ["FileTracker", "FileUpload"]
 
@@ -42,8 +41,6 @@ class FileUpload:
 
     Args:
         name, sink, local: the new object's name, where its bytes go, and its local copy, if any.
-        active: the uploader's files that are being written.
-        buffer_bytes: about how much is encoded at a time.
         is_cancelled: asked after each piece; once it is true, writing raises ClosedError.
     """
 
@@ -56,8 +53,6 @@ class FileUpload:
         registry: FileTracker,
         metrics: UploadMetrics,
         clock: Clock,
-        active: ActiveUploads,
-        buffer_bytes: int,
         is_cancelled: Callable[[], bool],
     ) -> None:
         self._name = name
@@ -67,8 +62,6 @@ class FileUpload:
         self._registry = registry
         self._metrics = metrics
         self._clock = clock
-        self._active = active
-        self._buffer_bytes = buffer_bytes
         self._is_cancelled = is_cancelled
         self._tasks_offsets: dict[UploadTask, dict[StateChangeSet, tuple[int, int]]] = {}
         self._busy_seconds = 0.0
@@ -84,23 +77,19 @@ class FileUpload:
 
     def write(self, task: UploadTask) -> None:
         """Append a task. Raises what the store raises, or ClosedError once it is cancelled."""
-        with self._attempting(), self._active.one_more():
-            self._tasks_offsets.setdefault(task, {})
-            self._count_once()
-            if task.size < WRITE_BEHIND_BUFFERS * self._buffer_bytes:
-                self._write_task(task, self._write_piece)
-                return
-            with write_behind(self._write_piece, self._active.leave_cores) as write:
-                self._write_task(task, write)
-
-    def flush(self) -> None:
-        """Store what was written now, also where it would fit one request. Raises as `write`."""
         with self._attempting():
-            self._sink.flush()
+            offsets = self._tasks_offsets.setdefault(task, {})
+            self._count_once()
+            for change_set in sorted(task.change_sets, key=_order_in_task):
+                offsets[change_set] = (self._encoder.body_size, self._encoder.body_size)
+                for octets in self._encoder.change_set(change_set):
+                    self._write_piece(Piece(octets, self._encoder.crc32c))
+                    if self._is_cancelled():
+                        raise ClosedError("every task of this upload has ended meanwhile: it was cancelled")
 
     def finish(self) -> UploadTasksResult:
         """Make the file durable and track it. Raises as `write`."""
-        with self._attempting(), self._active.one_more():
+        with self._attempting():
             for octets in self._encoder.footer():
                 self._write_piece(Piece(octets, self._encoder.crc32c))
             stat = self._sink.close()
@@ -150,15 +139,6 @@ class FileUpload:
         self._sink.write(piece)
         if self._local is not None:
             self._local.write(piece)
-
-    def _write_task(self, task: UploadTask, write: Callable[[Piece], None]) -> None:
-        offsets = self._tasks_offsets[task]
-        for change_set in sorted(task.change_sets, key=_order_in_task):
-            offsets[change_set] = (self._encoder.body_size, self._encoder.body_size)
-            for octets in self._encoder.change_set(change_set):
-                write(Piece(octets, self._encoder.crc32c))
-                if self._is_cancelled():
-                    raise ClosedError("every task of this upload has ended meanwhile: it was cancelled")
 
     def _registered(self, stat: ObjectStat) -> UploadTasksResult:
         body_size = self._encoder.body_size

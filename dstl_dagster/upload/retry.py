@@ -100,32 +100,21 @@ class RetryingExecutor:
 
     def execute(self, policy: RetryPolicy, action: RetriableAction[ResultT]) -> None:
         """Begin. ClosedError when closed; an error of the executor is raised, and the action is not begun."""
-        execution = self._begin(policy, action)
-        try:
-            self._executor.submit(execution.run, 1)
-        except BaseException as refusal:
-            self._ended(execution)
-            if self._closed:
-                # Closed between `_begin` and the submit: the executor's own words would mislead.
-                raise ClosedError(
-                    "the upload executor was closed meanwhile: open another storage"
-                ) from refusal
-            raise
-
-    def execute_in_caller(self, policy: RetryPolicy, action: RetriableAction[ResultT]) -> None:
-        """Make the first attempt in the calling thread, without a time-out; later ones as `execute`.
-
-        ClosedError when closed. An interrupt of that attempt is raised once the action has failed by it.
-        """
-        self._begin(policy, action).run_in_caller()
-
-    def _begin(self, policy: RetryPolicy, action: RetriableAction[ResultT]) -> _Execution[ResultT]:
         execution = _Execution(self, policy, action)
         with self._lock:
             if self._closed:
                 raise ClosedError("the upload executor is closed: open another storage")
             self._live.add(execution)  # type: ignore[arg-type]  # a set of executions of any result
-        return execution
+        try:
+            self._executor.submit(execution.run, 1)
+        except BaseException as refusal:
+            self._ended(execution)
+            if self._closed:
+                # Closed between that look and the submit: the executor's own words would mislead.
+                raise ClosedError(
+                    "the upload executor was closed meanwhile: open another storage"
+                ) from refusal
+            raise
 
     def _ended(self, execution: _Execution[ResultT]) -> None:
         with self._lock:
@@ -161,16 +150,9 @@ class _Execution(Generic[ResultT]):
 
     def run(self, attempt: int) -> None:
         """Make an attempt, unless the action has ended. Never raises."""
-        if not self._ended:
-            self._make(attempt, self._policy.timeout_seconds(attempt))
-
-    def run_in_caller(self) -> None:
-        """Make the first attempt without a time-out; an interrupt is raised."""
-        error = self._make(1, None)
-        if error is not None and not isinstance(error, Exception):
-            raise error
-
-    def _make(self, attempt: int, timeout_seconds: float | None) -> BaseException | None:
+        if self._ended:
+            return
+        timeout_seconds = self._policy.timeout_seconds(attempt)
         gave_up = _Once()
         cancel_timeout: Callable[[], None] = lambda: None  # noqa: E731 - replaced where there is a time-out
         try:
@@ -182,10 +164,9 @@ class _Execution(Generic[ResultT]):
         except BaseException as error:  # noqa: BLE001 - whatever ends an attempt, the action must hear of it
             cancel_timeout()
             self._attempt_failed(attempt, gave_up, error)
-            return error
+            return
         cancel_timeout()
         self._attempt_succeeded(attempt, result)
-        return None
 
     def _attempt_succeeded(self, attempt: int, result: ResultT) -> None:
         with self._lock:

@@ -1,8 +1,7 @@
 """When tasks leave, and in which thread.
 
-Owns the two lanes (direct, batched), the in-flight limit and the threads. Does not own the choice of a lane
-(`policy`), which tasks share a file (`batches`), what an upload is (`uploader`) nor when it is repeated
-(`retry`).
+Owns the schedulers, when a batch is due, the in-flight limit and the threads. Does not own which tasks share
+a file (`batches`), what an upload is (`uploader`) nor when it is repeated (`retry`).
 
 Source: Flink's `StateChangeUploadScheduler` and `BatchingStateChangeUploadScheduler`.
 """
@@ -14,21 +13,21 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 import pyarrow as pa
 
-from dstl_dagster.errors import ClosedError, DstlError, ErrorKind, UnavailableError
+from dstl_dagster.errors import ClosedError, DstlError, ErrorKind, InvalidInputError, UnavailableError
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
-from dstl_dagster.storage import ObjectStore, RetryPolicy
+from dstl_dagster.storage import ObjectStore, RetryPolicy, StoreCapabilities
 from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
-from dstl_dagster.upload.batches import Batch, BatchAction, BatchQueue
+from dstl_dagster.upload.batches import Batch, BatchAction, BatchQueue, complete_all
 from dstl_dagster.upload.early import BeginFile
 from dstl_dagster.upload.file_upload import FileTracker
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.places import local_changelog_directory
-from dstl_dagster.upload.policy import UploadPolicy
 from dstl_dagster.upload.retry import RetryingExecutor
 from dstl_dagster.upload.tasks import UploadTask
 from dstl_dagster.upload.timers import ThreadTimer, Timer
@@ -42,7 +41,9 @@ from dstl_dagster.upload.uploader import (
 __all__ = [
     "BatchingStateChangeUploadScheduler",
     "StateChangeUploadScheduler",
+    "UploadPolicy",
     "UploadScheduler",
+    "direct_scheduler",
     "scheduler_from_config",
 ]
 
@@ -67,13 +68,62 @@ class StateChangeUploadScheduler(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadPolicy:
+    """How one scheduler works. Frozen.
+
+    Attributes:
+        persist_delay_seconds: how long a batch waits for company after its first task; 0: each task has a
+            file of its own.
+        size_threshold_bytes: payload that makes a batch due at once (inclusive).
+        max_bytes_in_flight: payload of tasks that have not ended.
+        num_threads: that upload.
+        retry: when an attempt is followed by another.
+        max_batch_bytes: payload of one file; a larger task has one to itself.
+        max_batch_tasks: tasks of one file, which leaves once it has them; None: any number.
+
+    Raises InvalidInputError where the threshold is above the in-flight limit, or a batch may have no task.
+    """
+
+    persist_delay_seconds: float
+    size_threshold_bytes: int
+    max_bytes_in_flight: int
+    num_threads: int
+    retry: RetryPolicy
+    max_batch_bytes: int = 64 << 20
+    max_batch_tasks: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.size_threshold_bytes > self.max_bytes_in_flight:
+            raise InvalidInputError(
+                f"sizeThresholdBytes ({self.size_threshold_bytes}) must not exceed "
+                f"maxBytesInFlight ({self.max_bytes_in_flight})"
+            )
+        if self.max_batch_tasks is not None and self.max_batch_tasks < 1:
+            raise InvalidInputError(f"max_batch_tasks is {self.max_batch_tasks}: 1 or more, or None")
+
+    @classmethod
+    def from_options(cls, options: FsStateChangelogOptions, capabilities: StoreCapabilities) -> Self:
+        """The policy for a store, which declares how many threads are worth starting."""
+        return cls(
+            persist_delay_seconds=options.batch_persist_delay.total_seconds(),
+            size_threshold_bytes=options.batch_persist_size_threshold_bytes,
+            max_bytes_in_flight=options.max_in_flight_bytes,
+            num_threads=capabilities.useful_threads(options.num_upload_threads),
+            retry=RetryPolicy.of_uploads(options),
+        )
+
+    def is_due(self, queued_bytes: int) -> bool:
+        """Whether the queued tasks leave now."""
+        return self.persist_delay_seconds == 0 or queued_bytes >= self.size_threshold_bytes
+
+
 class UploadScheduler:
-    """Uploads tasks on two lanes; retries; limits bytes in flight. The lanes are `UploadPolicy`'s.
+    """Uploads tasks in batches, by an `UploadPolicy`; retries; limits bytes in flight.
 
     A batch is due at the first of: the delay after its first task; the threshold queued. It leaves with the
-    first free thread, and tasks still join it until then. Batches upload in parallel and may end in any
-    order. A direct task's first attempt is made in the caller's thread, without a time-out; later ones are
-    the threads'.
+    first free thread, and tasks still join it until then, unless there is no delay: then each task has a file
+    of its own. Batches upload in parallel and may end in any order.
 
     Args:
         uploader: makes the attempts. It is closed with the scheduler.
@@ -107,8 +157,7 @@ class UploadScheduler:
             policy.size_threshold_bytes,
             policy.max_batch_bytes,
             begin_file,
-            policy.max_batch_tasks,
-            policy.alone_below_bytes,
+            policy.max_batch_tasks if policy.persist_delay_seconds > 0 else 1,
         )
         self._begins_files = begin_file is not None
         self._early_write_is_queued = False
@@ -152,24 +201,13 @@ class UploadScheduler:
             task.operator,
         )
         try:
-            if self._policy.is_direct(task.size):
-                self._upload_directly(admitted)
-            else:
-                self._enqueue(admitted)
+            self._enqueue(admitted)
         except BaseException as error:
             self._withdraw(admitted)
             admitted.fail(_failure_by(error))
             raise
 
-    # -- the direct lane
-
-    def _upload_directly(self, task: UploadTask) -> None:
-        self._metrics.of([task]).batch_begins(1)
-        batch = Batch()
-        batch.add(task)
-        self._retrying.execute_in_caller(self._policy.retry, BatchAction(self._uploader, lambda: batch))
-
-    # -- the batched lane: until a batch is due
+    # -- until a batch is due
 
     def _enqueue(self, task: UploadTask) -> None:
         with self._lock:
@@ -194,7 +232,7 @@ class UploadScheduler:
 
     def _queue_early_write(self) -> None:
         with self._lock:
-            if self._early_write_is_queued or not self._policy.writes_early(self._queue.size_bytes):
+            if self._early_write_is_queued:
                 return
             self._early_write_is_queued = True
         # Refused when shut down, or for want of a thread, which the batch's attempt will report.
@@ -207,9 +245,9 @@ class UploadScheduler:
             batch = self._queue.first
             tasks = [] if batch is None else list(batch.tasks)
         if batch is not None:
-            batch.early.write(tasks, flush=self._policy.flushes_early)
+            batch.early.write(tasks)
 
-    # -- the batched lane: once it is due
+    # -- once it is due
 
     def _drain(self) -> None:
         """Everything queued is due: see to it that there is a claim for each of its batches."""
@@ -277,7 +315,7 @@ class UploadScheduler:
 
 
 class BatchingStateChangeUploadScheduler(UploadScheduler):
-    """The batched lane alone, by upstream's constructor.
+    """The same by upstream's constructor; no file is begun before its batch is due.
 
     Args:
         persist_delay_seconds, size_threshold_bytes, max_bytes_in_flight, max_batch_tasks: see `UploadPolicy`.
@@ -309,6 +347,39 @@ class BatchingStateChangeUploadScheduler(UploadScheduler):
             max_batch_tasks=max_batch_tasks,
         )
         super().__init__(policy, uploader, metrics, timer=timer, executor=executor)
+
+
+class _DirectScheduler:
+    """One file per task, one attempt per file."""
+
+    def __init__(self, uploader: StateChangeUploader) -> None:
+        self._uploader = uploader
+        self._closed = False
+
+    def upload(self, task: UploadTask) -> None:
+        if self._closed:
+            closed = ClosedError("the upload scheduler is closed: open another storage")
+            task.fail(closed)
+            raise closed
+        try:
+            result = self._uploader.upload([task])
+        except BaseException as error:
+            task.fail(error)
+            raise
+        complete_all(result, [task])
+
+    @property
+    def availability(self) -> Availability:
+        return ALWAYS_AVAILABLE
+
+    def close(self) -> None:
+        self._closed = True
+        self._uploader.close()
+
+
+def direct_scheduler(uploader: StateChangeUploader) -> StateChangeUploadScheduler:
+    """A scheduler that uploads at once, in the caller's thread, and raises what the uploader raises."""
+    return _DirectScheduler(uploader)
 
 
 def _failure_by(error: BaseException) -> DstlError:

@@ -70,11 +70,6 @@ class ObjectSink:
         if self._size_bytes > self._buffer_bytes:
             self._begin_stream()
 
-    def flush(self) -> None:
-        """Store what is here now, which takes a stream."""
-        if self._writer is None:
-            self._begin_stream()
-
     def _begin_stream(self) -> None:
         self.has_sent = True
         chunk_size = max(1, self._buffer_bytes // _CHUNK_STEP_BYTES) * _CHUNK_STEP_BYTES

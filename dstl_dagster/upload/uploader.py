@@ -9,7 +9,6 @@ also fails its tasks, which makes retries useless, and an error on closing the f
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -25,7 +24,6 @@ from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.places import changelog_folder
 from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
-from dstl_dagster.upload.write_behind import ActiveUploads
 
 __all__ = [
     "DuplicatingStateChangeFsUploader",
@@ -88,7 +86,6 @@ class StateChangeFsUploader:
         self._metrics = metrics or UploadMetrics()
         self._clock = clock or SystemClock()
         self._new_uuid = new_uuid
-        self._active = ActiveUploads(os.cpu_count() or 1)
 
     def begin(self, is_cancelled: Callable[[], bool]) -> FileUpload:
         """Begin an attempt, whose tasks are then written one by one. Any thread; may raise as `upload`.
@@ -106,8 +103,6 @@ class StateChangeFsUploader:
             self._registry,
             self._metrics,
             self._clock,
-            self._active,
-            self._buffer_bytes,
             is_cancelled,
         )
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import uuid
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from dstl_dagster.errors import ClosedError, UnavailableError
 from dstl_dagster.format import SequenceNumber, StateChange, StateChangeSet, StreamStateHandle
 from dstl_dagster.metrics import InMemoryMetrics
 from dstl_dagster.registry import TaskChangelogRegistry
-from dstl_dagster.storage import Generation, LocalObjectStore, MemoryObjectStore, ObjectStore
+from dstl_dagster.storage import Generation, MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.uploads import CallerExecutor, ManualExecutor, ManualTimer, RecordingUploader
 from dstl_dagster.upload import (
     BatchingStateChangeUploadScheduler,
@@ -52,7 +50,7 @@ class Store(MemoryObjectStore):
 class Bench:
     """A scheduler whose time and threads stand still, over a store that counts."""
 
-    def __init__(self, store: ObjectStore | None = None, *, flushes_early: bool = False) -> None:
+    def __init__(self, store: ObjectStore | None = None) -> None:
         self.store: Any = store or Store()
         self.timer, self.executor, self.metrics = ManualTimer(), ManualExecutor(), InMemoryMetrics()
         registry = TaskChangelogRegistry(self._delete, CallerExecutor())
@@ -66,7 +64,6 @@ class Bench:
             max_bytes_in_flight=100 * BUFFER_BYTES,
             num_threads=1,
             retry=RetryPolicy.fixed(2, 0, 0),
-            flushes_early=flushes_early,
         )
         self.scheduler = UploadScheduler(
             policy,
@@ -127,29 +124,6 @@ def test_a_batch_that_waits_is_written_already(bench: Bench) -> None:
     other.scheduler.close()
 
 
-def test_a_small_batch_that_waits_is_stored_early_where_that_is_no_request(
-    bench: Bench, tmp_path: Path
-) -> None:
-    """In a folder its bytes are in the file before it is due; over a network it stays one request."""
-    bench.upload(0, 5000)
-    bench.executor.run_all()
-    assert bench.store.streams == 0
-    folder = Bench(LocalObjectStore(tmp_path, durable=False), flushes_early=True)
-    folder.upload(0, 5000)
-    folder.executor.run_all()
-    (waiting,) = (tmp_path / ".dstl-store" / "temporary").iterdir()
-    assert (waiting.stat().st_size > 5000, folder.completed, folder.content()) == (True, [], [])
-    for each in (bench, folder):
-        each.timer.advance(DELAY_SECONDS)
-        each.executor.run_all()
-        assert each.completed == [0]
-    assert folder.content() == bench.content()
-    folder.upload(1, 5000)
-    folder.executor.run_all()
-    folder.scheduler.close()
-    assert list((tmp_path / ".dstl-store" / "temporary").iterdir()) == []
-
-
 def test_an_early_error_costs_no_attempt_of_the_batch(bench: Bench) -> None:
     """What breaks before the batch is due is forgotten with its file; the first attempt begins anew."""
     bench.store.breaks = True
@@ -208,12 +182,6 @@ def test_a_task_that_is_withdrawn_takes_the_early_file_with_it(bench: Bench) -> 
     assert len(content) < BUFFER_BYTES
 
 
-def test_a_batch_half_full_is_left_to_the_thread_that_takes_it(bench: Bench) -> None:
-    """It is about to be due: a second thread would be in the way."""
-    bench.upload(0, 6 * BUFFER_BYTES)
-    assert bench.executor.queued == []
-
-
 def test_one_thread_is_asked_to_write_early_however_many_tasks_come(bench: Bench) -> None:
     """It writes all that is there when it begins; the next task asks again."""
     for sqn in range(5):
@@ -233,63 +201,6 @@ def _recorded(threshold: int = 100, delay: float = DELAY_SECONDS) -> tuple[Any, 
         delay, threshold, RetryPolicy.none(), uploader, 1, 10_000, timer=timer, executor=executor
     )
     return scheduler, uploader, timer, executor
-
-
-class Threads(RecordingUploader):
-    """Remembers in which thread each attempt ran."""
-
-    def __init__(self, *outcomes: BaseException) -> None:
-        super().__init__(outcomes=outcomes)
-        self.threads: list[int] = []
-
-    def upload(self, tasks: Collection[UploadTask]) -> UploadTasksResult:
-        self.threads.append(threading.get_ident())
-        return super().upload(tasks)
-
-
-def _with_direct_lane(
-    uploader: Threads, direct_max_bytes: int | None, delay: float = 0, shares_from_bytes: int | None = None
-) -> Any:
-    executor = ManualExecutor()
-    policy = UploadPolicy(
-        persist_delay_seconds=delay,
-        size_threshold_bytes=100,
-        max_bytes_in_flight=10_000,
-        num_threads=1,
-        retry=RetryPolicy.fixed(2, 5, 0),
-        direct_max_bytes=direct_max_bytes,
-        shares_from_bytes=shares_from_bytes,
-    )
-    return UploadScheduler(policy, uploader, timer=ManualTimer(), executor=executor), executor
-
-
-@pytest.mark.parametrize(
-    ("size", "direct_max_bytes", "delay", "attempts"),
-    [(10, 10, 0, 1), (11, 10, 0, 0), (0, None, 0, 0), (10, 10, 1, 0)],
-    ids=["small", "larger", "off", "delayed"],
-)
-def test_a_small_task_without_delay_takes_the_direct_lane(
-    size: int, direct_max_bytes: int | None, delay: float, attempts: int
-) -> None:
-    """Where there is one, up to and including its limit; no thread is asked."""
-    uploader = Threads()
-    scheduler, executor = _with_direct_lane(uploader, direct_max_bytes, delay)
-    scheduler.upload(_task(size))
-    assert uploader.threads == [threading.get_ident()] * attempts
-    assert len(executor.queued) == 1 - attempts - (delay > 0)
-    scheduler.close()
-
-
-def test_a_direct_attempt_that_fails_is_repeated_on_a_thread() -> None:
-    """The caller sees no error, and does not wait for the repetition."""
-    uploader = Threads(UnavailableError("no answer"))
-    scheduler, executor = _with_direct_lane(uploader, 10)
-    task = _task(10)
-    scheduler.upload(task)
-    assert (len(uploader.threads), task.is_finished, len(executor.queued)) == (1, False, 1)
-    executor.run_all()
-    assert (len(uploader.threads), task.is_finished, scheduler.in_flight_bytes) == (2, True, 0)
-    scheduler.close()
 
 
 def _task(size: int) -> UploadTask:
@@ -333,35 +244,6 @@ def test_without_delay_each_task_has_its_own_file() -> None:
     scheduler.close()
 
 
-def test_without_delay_each_batched_task_has_its_own_file_beside_the_direct_lane() -> None:
-    """Whatever its size; a direct task passes those that wait for a thread."""
-    uploader = Threads()
-    scheduler, executor = _with_direct_lane(uploader, 10)
-    for size in (40, 60, 11, 10):
-        scheduler.upload(_task(size))
-    assert len(executor.queued) == 3
-    executor.run_all()
-    assert [[task.size for task in tasks] for tasks in uploader.attempts] == [[10], [40], [60], [11]]
-    scheduler.close()
-
-
-def test_without_delay_large_tasks_share_a_file_while_no_thread_is_free() -> None:
-    """Each of them keeps the cores busy by itself; a smaller one is left to another thread."""
-    uploader = Threads()
-    scheduler, executor = _with_direct_lane(uploader, 10, shares_from_bytes=40)
-    for size in (40, 50, 40, 39, 40, 60, 40, 5):
-        scheduler.upload(_task(size))
-    executor.run_all()
-    assert [[task.size for task in tasks] for tasks in uploader.attempts] == [
-        [5],
-        [40, 50, 40],
-        [39],
-        [40, 60],
-        [40],
-    ]
-    scheduler.close()
-
-
 def test_where_batches_end() -> None:
     """With the task that reaches what is enough, before the one that would be too much."""
     tasks = [_task(size) for size in (10, 10, 10, 40, 5)]
@@ -381,16 +263,6 @@ def _ends(tasks: list[UploadTask], threshold_bytes: int, max_bytes: int) -> list
         lengths.append(len(batch.tasks))
     assert (queue.size_bytes, len(queue)) == (0, 0)
     return list(itertools.accumulate(lengths))
-
-
-def test_an_interrupt_of_a_direct_upload_is_raised() -> None:
-    """Who interrupts the thread that uploads must see it; the task has failed, and nothing leaks."""
-    scheduler, _ = _with_direct_lane(Threads(KeyboardInterrupt()), 10)
-    task = _task(10)
-    with pytest.raises(KeyboardInterrupt):
-        scheduler.upload(task)
-    assert (task.is_finished, scheduler.in_flight_bytes) == (True, 0)
-    scheduler.close()
 
 
 def test_an_uploader_of_ones_own_is_not_passed_by() -> None:
