@@ -14,8 +14,9 @@ Source: Flink's `StateChangeFormat` and `ChangelogStreamHandleReader`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -28,6 +29,7 @@ from dstl_dagster.format.change_set_codec import (
     decode_change_set,
     walk_change_set,
 )
+from dstl_dagster.format.change_set_parts import ChangeSetPart, has_any, part_of
 from dstl_dagster.format.compression import Compression, decompressed, decompressed_whole, in_steps
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.footer import (
@@ -39,14 +41,6 @@ from dstl_dagster.format.footer import (
     decode_frame_table,
     decode_index,
     decode_trailer,
-)
-from dstl_dagster.format.framed_changes import (
-    ChangeSetPart,
-    FramedChanges,
-    has_any,
-    has_large_changes,
-    part_of,
-    verified_frames,
 )
 from dstl_dagster.format.key_groups import KeyGroupRange
 
@@ -165,37 +159,6 @@ class ChangelogFileReader:
             return decode_change_set(*self._walked(offset))
         entry = self._entry(offset)
         return self._indexed(entry, key_groups)
-
-    def framed_changes_of(
-        self,
-        offset: int,
-        key_groups: Sequence[KeyGroupRange],
-        again: Callable[[Sequence[tuple[int, int]]], Sequence[bytes | memoryview] | None],
-        explained: Callable[[FormatError], BaseException],
-    ) -> FramedChanges | None:
-        """What `change_set_of` gives, of which little is needed; `None` where its changes are small, or
-        cannot be read in part: call `change_set_of`.
-
-        Args:
-            offset: of the change set.
-            key_groups: those wanted.
-            again: reads these (start, length) once more, for an error that shows later; `None` if it cannot.
-            explained: what is raised in place of such an error.
-        """
-        if self.index() is None:
-            return None
-        entry = self._entry(offset)
-        layout = self._layout(entry)
-        if layout is None or not has_any(layout, key_groups):
-            return None
-        self.compression()
-        part = self._part(entry, layout, key_groups, most=1)
-        if part is None or not has_large_changes(part.layout):
-            return None
-        ranges = [(entry.stored_offset + start, length) for start, length in part.stored_ranges()]
-        stored = [_whole(self._range(*each), each[1]) for each in ranges]
-        compression = self._required_index.compression
-        return FramedChanges(compression, layout, part, stored, lambda: again(ranges), explained)
 
     def layout_ranges(self, offsets: Iterable[int]) -> list[tuple[int, int]]:
         """What `stored_ranges` of these change sets will read, as (start, length); the file's end is read.
@@ -316,15 +279,13 @@ class ChangelogFileReader:
         entry: ChangeSetEntry,
         layout: ChangeSetLayout | None,
         key_groups: Sequence[KeyGroupRange] | None,
-        *,
-        most: float = 0.75,
     ) -> ChangeSetPart | None:
         """How to read these key groups of a change set alone; `None`: it is read whole."""
         frames = None if layout is None or key_groups is None else self._frames_of(entry)
         if layout is None or key_groups is None or frames is None:
             return None
         layout.check(entry.size)
-        return part_of(layout, frames, key_groups, most=most)
+        return part_of(layout, frames, key_groups)
 
     def _frames_of(self, entry: ChangeSetEntry) -> Frames | None:
         if self._known.frames is None:
@@ -356,7 +317,7 @@ class ChangelogFileReader:
         for (first, stop), (start, length) in zip(part.runs, part.stored_ranges(), strict=True):
             stored = _whole(self._range(entry.stored_offset + start, length), length)
             run_start, run_end = int(ends[first] - frames.sizes[first]), int(ends[stop - 1])
-            run = verified_frames(compression, frames, first, stop, stored)
+            run = _verified_frames(compression, frames, first, stop, stored)
             octets = np.frombuffer(run, np.uint8)
             while pieces and pieces[0][1] <= run_end:
                 piece_start, piece_end = pieces.popleft()
@@ -393,6 +354,23 @@ def _whole(stored: bytes | memoryview, length: int) -> bytes | memoryview:
     if len(stored) != length:
         raise FormatError(f"a change set ends early: {length - len(stored)} bytes are missing")
     return stored
+
+
+def _verified_frames(
+    compression: Compression, frames: Frames, first: int, stop: int, stored: bytes | memoryview
+) -> pa.Buffer:
+    """The bytes of the frames `[first, stop)`, which are end to end in `stored`.
+
+    Raises: FormatError if one does not match its checksum.
+    """
+    sizes = frames.sizes[first:stop]
+    body = decompressed_whole(compression, stored, int(sizes.sum()))
+    octets = memoryview(body).cast("B")
+    bounds = pairwise([0, *sizes.cumsum().tolist()])
+    for (start, end), crc in zip(bounds, frames.crc32cs[first:stop].tolist(), strict=True):
+        if crc32c(octets[start:end]) != crc:
+            raise FormatError("a frame of a change set does not match its checksum", kind=ErrorKind.CHECKSUM)
+    return body
 
 
 class _ForwardBody:

@@ -6,8 +6,7 @@ checkpoints exist (`timeline`), which runs a state has (`manifest`), or folding 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -15,15 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dstl_dagster.changelog import ChangelogReader, HandleRead, ReadCache
+from dstl_dagster.changelog import ChangelogReader, ReadCache
 from dstl_dagster.concurrency import passes_ahead, read_ahead
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
-from dstl_dagster.keyed.kept_log import KeptLog, collected
-from dstl_dagster.keyed.log_reads import Log, LogPart, folded_logs, read_of, reads_of
-from dstl_dagster.keyed.lookup import Keys, are_few, keys_table, may_be_looked_into, touched_ranges
+from dstl_dagster.keyed.log_reads import Log, folded_logs
+from dstl_dagster.keyed.lookup import Keys, keys_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.keyed.passes import passes, read_at_once
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.keyed.runs import within
 from dstl_dagster.settings import JobOptions
@@ -47,10 +44,10 @@ __all__ = [
 ]
 
 _SPLIT_BYTES = 32 * 1024 * 1024
-"""Approximate payload bytes of changes held in memory at a time; of a log that is read at once, as many."""
+"""Approximate payload bytes of changes held in memory at a time."""
 
 _CACHE_BYTES = 8 * 1024 * 1024
-"""Of footers, mostly, beside the log that is kept: about a thousandth of the files that they describe."""
+"""Of footers, mostly: about a thousandth of the files that they describe."""
 
 
 def is_keyed(report: OperatorReport) -> bool:
@@ -186,17 +183,6 @@ class KeyedState:
     def _cache(self) -> ReadCache:
         return self.cache or ReadCache(_CACHE_BYTES)
 
-    @cached_property
-    def _kept(self) -> KeptLog:
-        return KeptLog(self.handles)
-
-    @cached_property
-    def _look_up_splits(self) -> tuple[KeyGroupRange, ...]:
-        """All key groups, in ranges of which each fits in memory beside what is kept."""
-        kept = self._kept.numbers
-        apart = [handle for number, handle in enumerate(self.handles) if number not in kept]
-        return self.at.ranges(split_count(apart, self.schema.max_parallelism))
-
     @classmethod
     def of(
         cls, store: ObjectStore, manifest: Manifest, operator: str, options: JobOptions | None = None
@@ -237,9 +223,8 @@ class KeyedState:
     def tables(self, key_groups: KeyGroupRange | None = None) -> Iterator[pa.Table]:
         """The rows, as tables of one or more whole key groups, ascending; never an empty table.
 
-        Holds the changes of one of `ranges()`, of the next `ahead`, which other threads read meanwhile, and
-        of a log that spans several up to as many as one has. The same checkpoint yields the same rows in the
-        same order.
+        Holds the changes of one of `ranges()`, and of the next `ahead`, which other threads read meanwhile.
+        The same checkpoint yields the same rows in the same order.
         `key_groups`: only these; `None`: all. Text need not be UTF-8, as in Spark: cast it to binary before
         `to_pylist` or pandas, which raise for it.
         """
@@ -259,70 +244,21 @@ class KeyedState:
         """
         return self._runs([key_groups or self.all_key_groups])
 
-    def _sought(self, keys: pa.Table) -> Iterator[FoldedRun]:
-        """The last changes of these keys; what is read for them may be kept for the next ones."""
-        kept, splits = self._kept, self._look_up_splits
-        touched = touched_ranges(keys, self.schema)
-        wanted = passes(splits, touched)
-        few = are_few(keys, self.schema, self.handles, touched)
-        at_once = [
-            number
-            for number in read_at_once(self.handles, wanted, _SPLIT_BYTES)
-            if number not in kept.numbers and not (few and may_be_looked_into(self.handles[number]))
-        ]
-        # What is looked into is not fetched whole.
-        with self.reading(cached=len(wanted) > 1 and not few) as reader:
-            held = self._held(reader, at_once, wanted)
-            held |= kept.changes(reader, [each for each in self._reads_of(touched) if each in kept.numbers])
-            yield from self._folded_passes(wanted, held, reader.read_framed if few else reader.read_all, keys)
-
-    def _runs(self, ranges: Sequence[KeyGroupRange]) -> Iterator[FoldedRun]:
-        wanted = passes(self.ranges(), ranges)
-        at_once = read_at_once(self.handles, wanted, _SPLIT_BYTES)
-        if at_once:
-            # They take none of a pass's memory: most often its key groups are then those of a base's handle.
-            rest = [handle for number, handle in enumerate(self.handles) if number not in set(at_once)]
-            wanted = passes(self.at.ranges(split_count(rest, self.schema.max_parallelism)), ranges)
+    def _runs(self, ranges: Sequence[KeyGroupRange], keys: pa.Table | None = None) -> Iterator[FoldedRun]:
+        """The last changes in these key groups; with `keys` only of these."""
+        wanted = _passes(self.ranges(), ranges)
         # A remote file that several passes need is fetched once; for a single one, only what it needs is.
         with self.reading(cached=len(wanted) > 1) as reader:
-            held = self._held(reader, at_once, wanted)
-            yield from self._folded_passes(wanted, held, reader.read_all)
+            folds = [partial(self._folded, reader, each, keys) for each in wanted]
+            with closing(read_ahead(folds, self.ahead, "dstl-pass")) as folds_read:
+                for fold in folds_read:
+                    yield from fold.runs()
 
-    def _reads_of(self, ranges: Sequence[KeyGroupRange]) -> dict[int, HandleRead]:
-        """What of each handle is needed for these key groups, by the handle's index."""
-        found = {number: read_of(handle, ranges) for number, handle in enumerate(self.handles)}
-        return {number: read for number, read in found.items() if read is not None}
-
-    def _folded_passes(
-        self,
-        wanted: Sequence[Sequence[KeyGroupRange]],
-        held: Mapping[int, LogPart],
-        read: Callable[[Sequence[HandleRead]], Sequence[LogPart]],
-        keys: pa.Table | None = None,
-    ) -> Iterator[FoldedRun]:
-        """The runs of each pass. `held`: the handles that are read, by index; `read` reads the others of one
-        pass, in other threads.
-        """
-
-        def changes(ranges: Sequence[KeyGroupRange]) -> dict[int, LogPart]:
-            own = {number: each for number, each in self._reads_of(ranges).items() if number not in held}
-            return {**held, **dict(zip(own, read([*own.values()]), strict=True))}
-
-        reads = [partial(changes, each) for each in wanted]
-        with closing(read_ahead(reads, self.ahead, "dstl-pass")) as passes_read:
-            for ranges, found in zip(wanted, passes_read, strict=True):
-                fold = StateFold(self.schema, ranges, keys, self.at.ttl)
-                for number in sorted(found):
-                    fold.add(found.pop(number))
-                yield from fold.runs()
-
-    def _held(
-        self, reader: ChangelogReader, numbers: Sequence[int], wanted: Sequence[Sequence[KeyGroupRange]]
-    ) -> dict[int, LogPart]:
-        """The handles of these indices, read for all passes."""
-        handles = [self.handles[number] for number in numbers]
-        logs = reader.read_all(reads_of(handles, [*itertools.chain(*wanted)]))
-        return dict(zip(numbers, map(collected, handles, logs), strict=True))
+    def _folded(
+        self, reader: ChangelogReader, ranges: Sequence[KeyGroupRange], keys: pa.Table | None
+    ) -> StateFold:
+        (fold,) = folded_logs(reader, self.schema, [Log(self.handles, ranges, self.at.ttl)], keys)
+        return fold
 
     def row(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """The row of one key; `None` if there is none. Reads as `rows`.
@@ -339,10 +275,7 @@ class KeyedState:
     def rows(self, keys: Keys) -> pa.Table:
         """The rows of these keys, each once, in no order that means anything; a key without a row has none.
 
-        Reads only their key groups; of few keys, and in large change sets, only the frames they are in. Small
-        files and footers that it has read are kept for the next call, up to 40 MiB, as long as this object
-        lives. Other memory is as for `tables`, or of few keys what is stored of their key groups; and that of
-        the rows found.
+        Reads only their key groups, in memory as for `tables` and that of the rows found.
 
         Args:
             keys: a mapping for each, as for `row`; or a table that has the key columns, which are cast to
@@ -352,7 +285,8 @@ class KeyedState:
         """
         wanted = keys_table(self.schema, keys)
         names = self.schema.columns.names
-        tables = [run.alive().rows.select(names) for run in self._sought(wanted)]
+        touched = touched_ranges(wanted, self.schema)
+        tables = [run.alive().rows.select(names) for run in self._runs(touched, wanted)]
         return pa.concat_tables([self.schema.columns.empty_table(), *tables])
 
     @contextmanager
@@ -374,3 +308,26 @@ class KeyedState:
             raise missing_object(self.store, self.job, self.checkpoint_id, what, error) from error
         finally:
             cache.close()
+
+
+def _passes(splits: Iterable[KeyGroupRange], ranges: Sequence[KeyGroupRange]) -> list[list[KeyGroupRange]]:
+    """Which parts of `ranges` are read together, ascending: no more key groups than the largest split.
+
+    Args:
+        splits: ascending; each fits in memory.
+        ranges: ascending and disjoint.
+    """
+    splits = list(splits)
+    most = max(each.number_of_key_groups for each in splits)
+    found: list[list[KeyGroupRange]] = []
+    room = 0
+    for each in (split.intersection(one) for split in splits for one in ranges):
+        size = each.number_of_key_groups
+        if not size:
+            continue
+        if size > room:
+            found.append([])
+            room = most
+        found[-1].append(each)
+        room -= size
+    return found

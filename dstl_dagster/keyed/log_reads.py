@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from dstl_dagster.changelog import ChangelogReader, HandleRead
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
-from dstl_dagster.format.framed_changes import FramedChanges
-from dstl_dagster.state import CollectedChanges, StateFold, StateSchema
+from dstl_dagster.state import StateFold, StateSchema
 
-__all__ = ["Log", "LogPart", "folded_logs", "read_of", "reads_of"]
-
-LogPart: TypeAlias = Sequence[pa.RecordBatch | FramedChanges] | CollectedChanges
-"""The changes of one handle, as `StateFold.add` takes them."""
+__all__ = ["Log", "folded_logs"]
 
 
 class Log(NamedTuple):
@@ -41,7 +37,7 @@ def folded_logs(
     Opens a file once, and holds a handle that several logs have once. `keys`: only their rows; `None`: all.
     `schema`: must be able to hold rows of every schema in the logs.
     """
-    wanted = [reads_of(log.handles, log.key_groups) for log in logs]
+    wanted = [_reads_of(log.handles, log.key_groups) for log in logs]
     reads = list(dict.fromkeys(itertools.chain(*wanted)))
     batches = dict(zip(reads, reader.read_all(reads), strict=True))
     folds = []
@@ -53,14 +49,14 @@ def folded_logs(
     return folds
 
 
-def reads_of(
+def _reads_of(
     handles: Iterable[ChangelogStateHandle], key_groups: Sequence[KeyGroupRange]
 ) -> list[HandleRead]:
     """What of each handle is needed for these key groups; nothing of those that do not meet them."""
-    return [read for handle in handles if (read := read_of(handle, key_groups)) is not None]
+    return [read for handle in handles if (read := _read_of(handle, key_groups)) is not None]
 
 
-def read_of(handle: ChangelogStateHandle, key_groups: Sequence[KeyGroupRange]) -> HandleRead | None:
+def _read_of(handle: ChangelogStateHandle, key_groups: Sequence[KeyGroupRange]) -> HandleRead | None:
     """What of the handle is needed for these; `None` if nothing is."""
     own = handle.key_group_range
     first, last = own.start_key_group, own.end_key_group

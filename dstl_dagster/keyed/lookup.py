@@ -6,26 +6,20 @@ changes are looked into. Does not own reading (`keyed_state`), nor a key's key g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.format.framed_changes import LARGE_CHANGE_BYTES
+from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.state import StateSchema, key_group_of
 
-__all__ = ["Keys", "are_few", "key_table", "keys_table", "may_be_looked_into", "touched_ranges"]
-
-_VALUE_BYTES: Final = 128 << 10
-"""Decompressed to look at one value alone: two frames. With as many values as that, reading all is faster."""
+__all__ = ["Keys", "key_table", "keys_table", "touched_ranges"]
 
 Keys: TypeAlias = pa.Table | Iterable[Mapping[str, Any]]
 """A table that has the key columns, or a mapping for each key."""
-
-Ranges: TypeAlias = Sequence[KeyGroupRange]
 
 
 def touched_ranges(keys: pa.Table, schema: StateSchema) -> tuple[KeyGroupRange, ...]:
@@ -39,26 +33,6 @@ def touched_ranges(keys: pa.Table, schema: StateSchema) -> tuple[KeyGroupRange, 
     breaks = np.flatnonzero(np.diff(touched) > 1)
     starts, ends = touched[np.append(0, breaks + 1)], touched[np.append(breaks, len(touched) - 1)]
     return tuple(map(KeyGroupRange.of, starts.tolist(), ends.tolist()))
-
-
-def are_few(
-    keys: pa.Table, schema: StateSchema, handles: Iterable[ChangelogStateHandle], ranges: Ranges
-) -> bool:
-    """Whether looking into the changes of these key groups is less than reading them, for these keys."""
-    payload_bytes = sum(_payload_bytes(handle, ranges) for handle in handles)
-    return bool(keys.num_rows * len(schema.columns) * _VALUE_BYTES <= payload_bytes)
-
-
-def may_be_looked_into(handle: ChangelogStateHandle) -> bool:
-    """Whether its changes are worth looking into."""
-    return handle.state_size >= LARGE_CHANGE_BYTES * handle.key_group_range.number_of_key_groups
-
-
-def _payload_bytes(handle: ChangelogStateHandle, ranges: Ranges) -> int:
-    """About as much as the handle has of these key groups."""
-    own = handle.key_group_range
-    shared = sum(own.intersection(each).number_of_key_groups for each in ranges)
-    return handle.state_size * shared // max(1, own.number_of_key_groups)
 
 
 def keys_table(schema: StateSchema, keys: Keys) -> pa.Table:

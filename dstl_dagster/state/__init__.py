@@ -19,7 +19,6 @@ from dstl_dagster.state.changes import (
     encoded_pieces,
 )
 from dstl_dagster.state.check import check_changes
-from dstl_dagster.state.collected import CollectedChanges
 from dstl_dagster.state.column_changes import ColumnChanges
 from dstl_dagster.state.equality import same_rows
 from dstl_dagster.state.fold import FoldedRun, StateFold
@@ -56,7 +55,6 @@ __all__ = [
     "PROCESSING_TIME_TYPE",
     "Axis",
     "ChangeEncoder",
-    "CollectedChanges",
     "ColumnChanges",
     "EncodedChanges",
     "ExactValues",

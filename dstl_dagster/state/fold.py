@@ -7,7 +7,6 @@ memory beyond the changes themselves is that of some ten thousand rows, or of th
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,18 +16,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import META_KEY_GROUP, KeyGroupRange, StateTtl
-from dstl_dagster.format.framed_changes import FramedChange, FramedChanges, is_within
+from dstl_dagster.format.change_set_codec import MAX_INLINE_VIEW_BYTES
+from dstl_dagster.format.change_set_parts import is_within
+from dstl_dagster.format.changes import value_offsets
 from dstl_dagster.state.changes import decode_changes
-from dstl_dagster.state.collected import CollectedChanges, payloads, without_schema
 from dstl_dagster.state.keys import last_occurrences, occurring
 from dstl_dagster.state.schema import StateSchema
-from dstl_dagster.state.sought import sought_rows
 from dstl_dagster.state.ttl import expired_rows
 
-__all__ = ["FoldedRun", "StateFold"]
+__all__ = ["FoldedRun", "StateFold", "payloads"]
 
 _RUN_BYTES = 4 * 1024 * 1024
 """Encoded bytes of whole key groups that are decoded and merged together."""
@@ -76,7 +76,7 @@ class _Change(NamedTuple):
 
     handle: int
     schema: int
-    payload: pa.Buffer | FramedChange
+    payload: pa.Buffer
 
 
 class StateFold:
@@ -106,9 +106,8 @@ class StateFold:
         self._handles = 0
         self._changes: dict[int, list[_Change]] = {}
 
-    def add(self, log: Iterable[pa.RecordBatch | FramedChanges] | CollectedChanges) -> None:
-        """Add one handle's changes: record batches of (key_group: int32, change: binary or binary_view), or,
-        only with `keys`, changes that are read in part; or what was collected of it before.
+    def add(self, log: Iterable[pa.RecordBatch]) -> None:
+        """Add one handle's changes: record batches of (key_group: int32, change: binary or binary_view).
 
         A metadata change (key group -1) is the schema of the changes after it. A key occurs once per handle,
         because a key may occur once per checkpoint.
@@ -117,16 +116,22 @@ class StateFold:
         """
         described = False
         self._handles += 1
-        if isinstance(log, CollectedChanges):
-            for key_group, schema, change in log.within(self._key_groups):
-                self._begin_schema(schema)
-                self._keep(key_group, change)
-            return
-        for part in log:
-            if isinstance(part, FramedChanges):
-                described = self._add_framed(part, described)
-            else:
-                described = self._add_batch(part, described)
+        for batch in log:
+            groups = batch.column(0).to_numpy()
+            chosen = np.flatnonzero(is_within(groups, self._key_groups) | (groups == META_KEY_GROUP))
+            changes = payloads(batch.column(1), chosen)
+            for key_group, change in zip(groups[chosen].tolist(), changes, strict=True):
+                if key_group == META_KEY_GROUP:
+                    self._begin_schema(change.to_pybytes())
+                    described = True
+                    continue
+                if not described:
+                    raise FormatError(
+                        "the changes of keyed state begin without their schema: this is not a log of keyed "
+                        "state"
+                    )
+                kept = _Change(self._handles, len(self._schemas) - 1, change)
+                self._changes.setdefault(key_group, []).append(kept)
 
     def tables(self) -> Iterator[pa.Table]:
         """The rows of `runs` without tombstones, in the user's columns."""
@@ -148,35 +153,6 @@ class StateFold:
                 run, run_bytes = [], 0
         if run:
             yield self._merged(run)
-
-    def _add_batch(self, batch: pa.RecordBatch, described: bool) -> bool:
-        groups = batch.column(0).to_numpy()
-        wanted = is_within(groups, self._key_groups) | (groups == META_KEY_GROUP)
-        chosen = np.flatnonzero(wanted)
-        for key_group, change in zip(groups[chosen].tolist(), payloads(batch.column(1), chosen), strict=True):
-            described = self._add_change(key_group, change, described)
-        return described
-
-    def _add_framed(self, changes: FramedChanges, described: bool) -> bool:
-        for change in changes.changes():
-            group = change.key_group
-            if group == META_KEY_GROUP or any(each.contains(group) for each in self._key_groups):
-                described = self._add_change(group, change, described)
-        return described
-
-    def _add_change(self, key_group: int, change: pa.Buffer | FramedChange, described: bool) -> bool:
-        if key_group == META_KEY_GROUP:
-            stored = change.whole() if isinstance(change, FramedChange) else change
-            self._begin_schema(stored.to_pybytes())
-            return True
-        if not described:
-            raise without_schema()
-        self._keep(key_group, change)
-        return True
-
-    def _keep(self, key_group: int, change: pa.Buffer | FramedChange) -> None:
-        kept = _Change(self._handles, len(self._schemas) - 1, change)
-        self._changes.setdefault(key_group, []).append(kept)
 
     def _begin_schema(self, stored: bytes) -> None:
         if stored == self._stored_schema:  # as in nearly every handle
@@ -214,14 +190,14 @@ class StateFold:
 
     def _decoded(self, changes: Iterable[tuple[int, _Change]]) -> FoldedRun:
         """All rows of these changes, those of one key in log order."""
-        by_schema: dict[int, list[tuple[int, pa.Buffer | FramedChange]]] = {}
+        by_schema: dict[int, list[tuple[int, pa.Buffer]]] = {}
         for key_group, change in changes:
             by_schema.setdefault(change.schema, []).append((key_group, change.payload))
         tables, groups_of = [], []
         # A later schema is later in the log, so the order of one key's changes is kept; no other matters.
         for index, of_schema in sorted(by_schema.items()):
             written = self._schemas[index]
-            rows, counts = self._rows_of(written, [payload for _, payload in of_schema])
+            rows, counts = decode_changes(written, [payload for _, payload in of_schema])
             tables.append(self._conformed(written, self._expired(written, rows)))
             groups_of.append(np.repeat(np.array([group for group, _ in of_schema], np.int32), counts))
         everything, groups = pa.concat_tables(tables), np.concatenate(groups_of)
@@ -229,30 +205,6 @@ class StateFold:
             return FoldedRun(everything, groups)
         wanted = occurring(everything, self._keys, self._schema.key_columns)
         return FoldedRun(everything.filter(wanted), groups[wanted.to_numpy(zero_copy_only=False)])
-
-    def _rows_of(
-        self, written: StateSchema, changes: Sequence[pa.Buffer | FramedChange]
-    ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-        """As `decode_changes`; of those that are read in part only the rows of the keys."""
-        tables, counts = [], []
-        for is_framed, group in itertools.groupby(changes, lambda each: isinstance(each, FramedChange)):
-            if is_framed:
-                sought = self._keys_in(written)
-                found = [sought_rows(written, change, sought) for change in group]
-                rows, own = pa.Table.from_batches(found), np.array([len(each) for each in found], np.int64)
-            else:
-                rows, own = decode_changes(written, list(group))
-            tables.append(rows)
-            counts.append(own)
-        return (
-            (tables[0], counts[0]) if len(tables) == 1 else (pa.concat_tables(tables), np.concatenate(counts))
-        )
-
-    def _keys_in(self, written: StateSchema) -> pa.Table:
-        """The keys that are wanted, by the names that their columns had."""
-        assert self._keys is not None
-        places = [written.ids.index(column) for column in self._schema.key_ids]
-        return self._keys.rename_columns([written.columns.names[place] for place in places])
 
     def _expired(self, written: StateSchema, rows: pa.Table) -> pa.Table:
         """The rows with tombstones for those that have expired, by the columns that they were written in."""
@@ -275,3 +227,18 @@ class StateFold:
             for column, field in zip(wanted.ids, wanted.columns, strict=True)
         ]
         return pa.table([*columns, rows.column(-1)], schema=wanted.wire)
+
+
+def payloads(changes: pa.Array, rows: npt.NDArray[np.int64]) -> Iterator[pa.Buffer]:
+    """These values of a binary or binary_view array, not copied: a scalar of a view would be."""
+    buffers = changes.buffers()
+    if pt.is_binary_view(changes.type):
+        views = np.frombuffer(buffers[1], np.int32).reshape(-1, 4)[rows + changes.offset]
+        for row, (size, _, number, start) in zip(rows.tolist(), views.tolist(), strict=True):
+            # Shorter values stand in the view itself.
+            is_inline = size <= MAX_INLINE_VIEW_BYTES
+            yield changes[row].as_buffer() if is_inline else buffers[2 + number].slice(start, size)
+        return
+    offsets = value_offsets(changes)
+    for start, stop in zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True):
+        yield buffers[2].slice(start, stop - start)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import closing
 
 from dstl_dagster.changelog.reader.read_plan import FileRead
 from dstl_dagster.changelog.reader.sources import StoreSource
@@ -16,7 +15,6 @@ from dstl_dagster.concurrency import Submit
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
 from dstl_dagster.format.changelog_file import ChangelogFileReader, ReadFooter
-from dstl_dagster.format.framed_changes import FramedChanges
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.storage import RangeReader
 
@@ -78,16 +76,14 @@ class OpenedFile:
         if isinstance(self._source, StoreSource):
             self._source.run_ahead(submit)
 
-    def change_set(self, offset: int, *, framed: bool = False) -> DecodedChangeSet | FramedChanges | None:
+    def change_set(self, offset: int) -> DecodedChangeSet | None:
         """The change set at this offset; `None` if it has nothing that is needed.
-
-        `framed`: little is needed of each change, which may be verified when it is.
 
         Raises: NotFoundError, FormatError (names file and offset), UnavailableError.
         """
         while True:
             try:
-                return self._read(offset, framed=framed)
+                return self._read(offset)
             except (DstlError, OSError) as error:
                 place = self._source.place if self._source is not None else self.wanted.stream.name
                 self.close()
@@ -100,35 +96,19 @@ class OpenedFile:
                 # A copy is only a shortcut; the durable file decides.
                 _logger.warning("changelog copy %s is passed over: %s", place, error)
 
-    def _read(self, offset: int, *, framed: bool) -> DecodedChangeSet | FramedChanges | None:
+    def _read(self, offset: int) -> DecodedChangeSet | None:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         if self._reader is None:
             self.begin()
-        reader, source, key_groups = self._reader, self._source, self.wanted.key_groups
+        reader, source = self._reader, self._source
         assert reader is not None
         assert source is not None
-        # Of a copy, everything is verified while there is another one.
-        if framed and key_groups is not None and len(self._sources) == 1:
-            place = source.place
-            found = reader.framed_changes_of(
-                offset, key_groups, self._fetch_again, lambda error: _placed(error, place, offset)
-            )
-            if found is not None:
-                return found
-        change_set = reader.change_set_of(offset, key_groups)
+        change_set = reader.change_set_of(offset, self.wanted.key_groups)
         if isinstance(source, StoreSource):
             source.proven()
         return change_set
-
-    def _fetch_again(self, ranges: Sequence[tuple[int, int]]) -> list[bytes | memoryview] | None:
-        """These bytes of the durable file, asked for once more; `None` if they were."""
-        again, self._again = self._again, None
-        if again is None:
-            return None
-        with closing(again()) as source:
-            return [source.read_range(start, length) for start, length in ranges]
 
     def close(self) -> None:
         """Release the file; `begin` must be over, or never run. May be called again."""

@@ -32,8 +32,8 @@ from dstl_dagster.changelog.reader.sources import StoreSource
 from dstl_dagster.concurrency import ReadAhead
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format.change_set_codec import DecodedChangeSet
+from dstl_dagster.format.change_set_parts import is_within
 from dstl_dagster.format.changes import META_KEY_GROUP, StateChange
-from dstl_dagster.format.framed_changes import FramedChanges, is_within
 from dstl_dagster.format.handles import (
     STORAGE_IDENTIFIER,
     ChangelogStateHandle,
@@ -110,35 +110,18 @@ class ChangelogReader:
 
         All of it is in memory on return.
         """
-        found: list[list[pa.RecordBatch]] = [[] for _ in reads]
-        for read, parts in enumerate(self._read_all(reads, framed=False)):
-            found[read] = [part for part in parts if not isinstance(part, FramedChanges)]
-        return found
-
-    def read_framed(self, reads: Sequence[HandleRead]) -> list[list[pa.RecordBatch | FramedChanges]]:
-        """The same where little of each change is needed: change sets with large changes are `FramedChanges`,
-        compressed in memory, and of the file that they are of. Each read names its key groups.
-        """
-        return self._read_all(reads, framed=True)
-
-    def _read_all(
-        self, reads: Sequence[HandleRead], *, framed: bool
-    ) -> list[list[pa.RecordBatch | FramedChanges]]:
         for each in reads:
             self._check(each.handle)
-        found: list[dict[int, list[pa.RecordBatch | FramedChanges]]] = [{} for _ in reads]
-        with closing(self._walk(reads, framed=framed)) as change_sets:
+        found: list[dict[int, list[pa.RecordBatch]]] = [{} for _ in reads]
+        with closing(self._walk(reads)) as change_sets:
             for uses, change_set in change_sets:
                 if change_set is None:
                     continue
                 for use in uses:
                     read = reads[use.read]
-                    if isinstance(change_set, FramedChanges):
-                        parts = [change_set]
-                    else:
-                        parts = list(_batches(change_set, read.key_groups, views=read.views))
-                    found[use.read][use.place] = parts
-        return [[part for place in sorted(each) for part in each[place]] for each in found]
+                    batches = list(_batches(change_set, read.key_groups, views=read.views))
+                    found[use.read][use.place] = batches
+        return [[batch for place in sorted(each) for batch in each[place]] for each in found]
 
     def _check(self, handle: object) -> None:
         if not isinstance(handle, ChangelogStateHandle):
@@ -176,7 +159,6 @@ class ChangelogReader:
         following = 0
         with closing(self._walk([HandleRead(handle, key_groups)])) as change_sets:
             for uses, change_set in change_sets:
-                assert not isinstance(change_set, FramedChanges)
                 found.update((use.place, change_set) for use in uses)
                 # Almost always the one just read: a log's files follow each other.
                 while following in found:
@@ -186,14 +168,14 @@ class ChangelogReader:
                         yield change_set
 
     def _walk(
-        self, reads: Sequence[HandleRead], *, framed: bool = False
-    ) -> Generator[tuple[tuple[SetUse, ...], DecodedChangeSet | FramedChanges | None], None, None]:
+        self, reads: Sequence[HandleRead]
+    ) -> Generator[tuple[tuple[SetUse, ...], DecodedChangeSet | None], None, None]:
         """Every change set once, file by file, with who uses it."""
         files = [self._file(each) for each in files_of(reads)]
         with closing(self._opened(files)) as opened:
             for file in opened:
                 for offset, uses in file.wanted.sets:
-                    yield uses, file.change_set(offset, framed=framed)
+                    yield uses, file.change_set(offset)
                 if self._cache is not None and file.footer is not None:
                     self._cache.keep_footer(self._store, file.wanted.stream, file.footer)
 

@@ -6,13 +6,11 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from dstl_dagster.changelog import ChangelogReader, DiskCache, HandleRead, ReadCache
+from dstl_dagster.changelog import ChangelogReader, DiskCache, ReadCache
 from dstl_dagster.errors import FormatError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.format.framed_changes import FramedChanges
+from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import MemoryObjectStore, StoreCapabilities
 from tests.unit.changelog.writing import open_writer, persisted
@@ -66,28 +64,13 @@ def read(reader: ChangelogReader, handle: ChangelogStateHandle) -> list[bytes]:
     return [each.as_py() for batch in reader.read_batches(handle) for each in batch.column(1)]
 
 
-def framed(reader: ChangelogReader, handle: ChangelogStateHandle) -> list[bytes]:
-    (found,) = reader.read_framed([HandleRead(handle, (KeyGroupRange.of(0, 3),))])
-    rows: list[bytes] = []
-    for each in found:
-        if isinstance(each, FramedChanges):
-            rows += [change.whole().to_pybytes() for change in each.changes()]
-        else:
-            assert isinstance(each, pa.RecordBatch)
-            rows += [row.as_py() for row in each.column(1)]
-    return rows
-
-
-WAYS = pytest.mark.parametrize("way", [read, framed])
 PLACES = pytest.mark.parametrize("fraction", [0.0, 0.3, 0.6, 0.999])
 
 
-@WAYS
 @pytest.mark.parametrize("skip", range(4))
 @PLACES
 def test_a_damaged_answer_is_asked_for_again(
     written: tuple[Line, ChangelogStateHandle, list[bytes]],
-    way: Callable[[ChangelogReader, ChangelogStateHandle], list[bytes]],
     skip: int,
     fraction: float,
 ) -> None:
@@ -95,22 +78,20 @@ def test_a_damaged_answer_is_asked_for_again(
     store, handle, changes = written
     store.at, store.damages, store.skip = lambda length: int(fraction * (length - 1)), 1, skip
     cache = ReadCache()
-    assert way(ChangelogReader(store, cache=cache), handle) == changes
+    assert read(ChangelogReader(store, cache=cache), handle) == changes
     assert store.damages == 0 or len(store.asked) <= skip
     store.skip = len(store.asked)
-    assert way(ChangelogReader(store, cache=cache), handle) == changes
+    assert read(ChangelogReader(store, cache=cache), handle) == changes
 
 
-@WAYS
 def test_what_is_stored_wrong_is_an_error(
     written: tuple[Line, ChangelogStateHandle, list[bytes]],
-    way: Callable[[ChangelogReader, ChangelogStateHandle], list[bytes]],
 ) -> None:
     """Each time the same: asked for twice, then named with its offset."""
     store, handle, _ = written
     store.at, store.damages = lambda length: length // 3, 1_000
     with pytest.raises(FormatError, match="offset"):
-        way(ChangelogReader(store, cache=ReadCache()), handle)
+        read(ChangelogReader(store, cache=ReadCache()), handle)
 
 
 def test_a_damaged_download_is_not_kept_on_disk(

@@ -8,14 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import keyed_state
-from dstl_dagster.keyed.kept_log import collected
-from dstl_dagster.state import CollectedChanges, StateSchema
+from dstl_dagster.keyed.keyed_state import _passes
+from dstl_dagster.state import StateSchema
 from tests.unit.keyed.test_wide_and_many import stored
 
 
 def test_rows_are_the_same_in_any_number_of_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a pass holds, and whichever thread reads it; the log's file is read once."""
+    """Whatever a pass holds, and whichever thread reads it."""
     schema = StateSchema.of(pa.schema({"id": pa.int64(), "text": pa.string()}), ["id"], 16)
     ids = np.arange(20_000)
     tables = [
@@ -45,13 +46,8 @@ def test_a_task_has_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
         assert state.at.opened(state.store).ahead == 1
 
 
-def test_tiny_changes_are_not_collected() -> None:
-    """What finds them by key group would take many times their bytes."""
-    schema = StateSchema.of(pa.schema({"id": pa.int64()}), ["id"], 2)
-    state, _ = stored(schema, pa.table({"id": np.arange(1000)}))
-    (handle,) = state.handles
-    with state.reading() as reader:
-        log = list(reader.read_batches(handle))
-    assert isinstance(collected(handle, log), CollectedChanges)
-    few = type(handle)(handle.handles_and_offsets, handle.key_group_range, 100, 100)
-    assert collected(few, log) is log
+def test_a_pass_has_as_many_key_groups_as_the_largest_split() -> None:
+    """Of ranges that are far apart several together."""
+    of = KeyGroupRange.of
+    assert _passes([of(0, 3), of(4, 7)], [of(0, 7)]) == [[of(0, 3)], [of(4, 7)]]
+    assert _passes([of(0, 3), of(4, 7)], [of(0, 1), of(5, 5)]) == [[of(0, 1), of(5, 5)]]

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.state.collected import payloads
+from dstl_dagster.state.fold import payloads
 
 VALUES = [b"short", b"", b"exactly 12 b", b"a longer one than is inline", b"x" * 5000, b"another long value"]
 
