@@ -3,21 +3,19 @@
 Owns the folder: that it is this user's alone, who uses it, and what dead processes left in it. Does not own
 what the files hold, nor when they go.
 
-Below a directory, which others may share:
+Below a directory of this user, or a sticky one that others share, such as /tmp:
 
     <prefix>-<user id>/      of this user, mode 0700; used only if it is exactly that
         <id>.lock            locked (`local.locks`) by the process that uses the folder <id>
-        <id>/                its files, created anew, never followed as links
+        <id>/                its files
 
 The kernel frees a lock when its process is gone, however it ended. So a folder whose lock is free belongs to
-nobody, and the next process that opens one removes it. After the check everything goes through the open
-folder: who may rename the folders above cannot put another in its place.
+no process, and the next process that opens one removes it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -36,10 +34,7 @@ from dstl_dagster.storage.local.locks import lock, lock_new, unlock
 __all__ = ["PrivateFile", "PrivateFolder"]
 
 _LOCK: Final = ".lock"
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_OLD_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OLD_LOCK: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class PrivateFolder:
@@ -53,10 +48,13 @@ class PrivateFolder:
     def __init__(self, directory: Path, prefix: str) -> None:
         self._directory = directory
         self._prefix = prefix
+        self._closed = False
+        self._begin()
+        after_fork(self._begin)
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._place: _Place | None = None
-        self._closed = False
-        after_fork(self._forget)
 
     def keep(self, pieces: Iterable[Buffer]) -> PrivateFile:
         """A new file of these bytes. The first one also removes what dead processes left.
@@ -88,21 +86,15 @@ class PrivateFolder:
         with self._lock:
             if self._closed:
                 raise ClosedError(f"the private folder in {self._directory} is closed; open another")
-            if self._place is None:
-                self._place = _open_place(self._directory, self._prefix)
-            try:
-                return self._place, self._place.create(name)
-            except FileNotFoundError:
-                # Something that tidies the directory has removed the folder.
-                self._place.let_go()
-                self._place = None
-                self._place = _open_place(self._directory, self._prefix)
-                return self._place, self._place.create(name)
-
-    def _forget(self) -> None:
-        """In a forked child: what the parent had is the parent's."""
-        self._lock = threading.Lock()
-        self._place = None
+            if self._place is not None:
+                try:
+                    return self._place, self._place.create(name)
+                except FileNotFoundError:
+                    # Something that tidies the directory has removed the folder.
+                    self._place.let_go()
+                    self._place = None
+            self._place = _open_place(self._directory, self._prefix)
+            return self._place, self._place.create(name)
 
 
 class PrivateFile:
@@ -115,47 +107,45 @@ class PrivateFile:
     def open(self) -> tuple[Path, int]:
         """Its path, for people, and a new descriptor to read it by, also after `remove`. Raises: OSError."""
         place = self._place
-        if place is None:
-            raise FileNotFoundError(f"the private file {self._name} was removed")
-        return place.path / self._name, place.open(self._name)
+        if place is None or place.is_inherited:
+            raise FileNotFoundError(f"the private file {self._name} was removed, or belongs to the parent")
+        path = place.path / self._name
+        return path, os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def remove(self) -> None:
         """Delete it. Never raises; may be called again."""
         place, self._place = self._place, None
-        if place is not None:
-            place.remove(self._name)
+        if place is not None and not place.is_inherited:
+            with contextlib.suppress(OSError):
+                (place.path / self._name).unlink()
+            place.let_go()
 
 
 class _Place:
-    """The folder of one process, held by whoever uses it and by each file in it."""
+    """The folder of one process, held by its `PrivateFolder` and by each file in it; the last one removes it.
 
-    def __init__(self, path: Path, home: int, folder: int, owner: int) -> None:
+    In a forked child it is inherited: its parent's, whose lock the child does not have.
+    """
+
+    def __init__(self, path: Path, owner: int) -> None:
         self.path = path
-        self._home, self._folder, self._owner = home, folder, owner
+        self._owner = owner
+        self._process_id = os.getpid()
         self._lock = threading.Lock()
         self._holds = 1
-        self._inherited = False
-        after_fork(self._forget)
+
+    @property
+    def is_inherited(self) -> bool:
+        return self._process_id != os.getpid()
 
     def create(self, name: str) -> int:
-        descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=self._folder)
+        descriptor = os.open(self.path / name, _NEW_FILE, 0o600)
         with self._lock:
             self._holds += 1
         return descriptor
 
-    def open(self, name: str) -> int:
-        if self._inherited:
-            raise FileNotFoundError(f"{self.path / name} belongs to the process that was forked")
-        return os.open(name, _OLD_FILE, dir_fd=self._folder)
-
-    def remove(self, name: str) -> None:
-        if not self._inherited:
-            with contextlib.suppress(OSError):
-                os.unlink(name, dir_fd=self._folder)
-        self.let_go()
-
     def let_go(self) -> None:
-        """Give up one hold; the last one removes the folder."""
+        """Give up one hold."""
         with self._lock:
             self._holds -= 1
             last = self._holds == 0
@@ -163,106 +153,80 @@ class _Place:
             self._end()
 
     def __del__(self) -> None:
-        # Of a folder that nobody closed, and nobody can reach any more.
-        if self._holds > 0:
+        # Of a folder that was not closed, and cannot be reached any more.
+        if self._holds > 0 and not self.is_inherited:
             self._end()
 
     def _end(self) -> None:
-        if not self._inherited:
-            _remove_place(self._home, self.path.name)
-            unlock(self._owner)
-            self._close_folders()
-
-    def _forget(self) -> None:
-        """In a forked child: the folder is the parent's, and the copy of its lock is closed already."""
-        self._lock = threading.Lock()
-        if self._holds > 0 and not self._inherited:
-            self._close_folders()
-        self._inherited = True
-
-    def _close_folders(self) -> None:
-        for descriptor in (self._folder, self._home):
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        _remove_place(self.path)
+        unlock(self._owner)
 
 
 def _open_place(directory: Path, prefix: str) -> _Place:
     """A new folder in this user's one, locked. Raises: OSError."""
     directory.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as undo:
-        path, home = _open_home(directory, prefix)
-        undo.callback(os.close, home)
-        _sweep(home)
-        name, owner = _new_owner(path, home)
-        undo.callback(unlock, owner)
-        undo.callback(_remove_place, home, name)
-        os.mkdir(name, 0o700, dir_fd=home)
-        folder = os.open(name, _FOLDER, dir_fd=home)
-        undo.pop_all()
-        return _Place(path / name, home, folder, owner)
-
-
-def _open_home(directory: Path, prefix: str) -> tuple[Path, int]:
-    """This user's folder, checked and open."""
-    user = os.geteuid()
-    path = directory / f"{prefix}-{user}"
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(0o700)
-    try:
-        home = os.open(path, _FOLDER)
-    except OSError as error:
-        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-            raise
-        raise PermissionError(f"{path} is no folder but a link or a file; remove it") from error
-    status = os.fstat(home)
-    mode = stat.S_IMODE(status.st_mode)
-    if status.st_uid != user or mode & 0o077:
-        os.close(home)
-        raise PermissionError(
-            f"{path} is of user {status.st_uid} with mode {mode:04o}, but has to be of user {user} with mode "
-            "0700; remove it"
-        )
-    return path, home
-
-
-def _new_owner(path: Path, home: int) -> tuple[str, int]:
-    """A name nobody has, and the descriptor by which its lock is held."""
+    home = _private_home(directory, prefix)
+    _sweep(home)
     while True:
-        name = uuid.uuid4().hex
-        owner = os.open(name + _LOCK, _NEW_FILE, 0o600, dir_fd=home)
+        path = home / uuid.uuid4().hex
+        lock_path = _lock_of(path)
+        owner = os.open(lock_path, _NEW_FILE, 0o600)
         try:
-            if lock_new(owner, str(path / (name + _LOCK))):
-                return name, owner
+            if lock_new(owner, str(lock_path)):
+                path.mkdir(0o700)
+                return _Place(path, owner)
         except BaseException:
-            _remove_place(home, name)
+            _remove_place(path)
             unlock(owner)
             raise
         unlock(owner)
 
 
-def _sweep(home: int) -> None:
+def _private_home(directory: Path, prefix: str) -> Path:
+    """This user's folder, checked."""
+    user = os.geteuid()
+    path = directory / f"{prefix}-{user}"
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(0o700)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise PermissionError(f"{path} is no folder but a link or a file; remove it")
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid != user or mode & 0o077:
+        raise PermissionError(
+            f"{path} is of user {status.st_uid} with mode {mode:04o}, but has to be of user {user} with mode "
+            "0700; remove it"
+        )
+    return path
+
+
+def _sweep(home: Path) -> None:
     """Remove the folders whose processes are gone."""
-    for entry in os.listdir(home):
-        name = entry.removesuffix(_LOCK)
+    for name in {entry.name.removesuffix(_LOCK) for entry in home.iterdir()}:
+        path = home / name
         try:
-            owner = os.open(name + _LOCK, _OLD_LOCK, dir_fd=home)
+            owner = os.open(_lock_of(path), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             # A lock is made before its folder and removed after it.
-            shutil.rmtree(name, ignore_errors=True, dir_fd=home)
+            shutil.rmtree(path, ignore_errors=True)
             continue
         except OSError:
             continue
         try:
             lock(owner, fcntl.LOCK_EX, name, 0.0)
-            _remove_place(home, name)
+            _remove_place(path)
         except (UnavailableError, OSError):
             continue  # a living process uses it
         finally:
             unlock(owner)
 
 
-def _remove_place(home: int, name: str) -> None:
+def _remove_place(path: Path) -> None:
     # The folder first: without a lock it would look left behind while it is being removed, and it is.
-    shutil.rmtree(name, ignore_errors=True, dir_fd=home)
+    shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(OSError):
-        os.unlink(name + _LOCK, dir_fd=home)
+        _lock_of(path).unlink()
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(path.name + _LOCK)
