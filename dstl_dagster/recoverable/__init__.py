@@ -15,12 +15,19 @@ from dstl_dagster.recoverable.sweep import Leftover, plan_sweep, sweep
 from dstl_dagster.recoverable.temporary_names import temporary_names
 
 if TYPE_CHECKING:
-    from dstl_dagster.recoverable.commit import Copied, commit_file, compose_file, discard_file, retract_file
+    from dstl_dagster.recoverable.commit import (
+        CommitOutcome,
+        CommitState,
+        Copied,
+        commit_file,
+        compose_file,
+        discard_file,
+        retract_file,
+    )
     from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
     from dstl_dagster.recoverable.compose import recoverable_hash
     from dstl_dagster.recoverable.fingerprint import Fingerprint, fingerprint_of, is_own
     from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, attempt_of
-    from dstl_dagster.recoverable.outcome import CommitOutcome, CommitState
     from dstl_dagster.recoverable.pins import CopiedSource, delete_copied
     from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable, GSResumeRecoverable
     from dstl_dagster.recoverable.serializers import (
@@ -63,12 +70,19 @@ __all__ = [
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
-        "commit": ["Copied", "commit_file", "compose_file", "discard_file", "retract_file"],
+        "commit": [
+            "CommitOutcome",
+            "CommitState",
+            "Copied",
+            "commit_file",
+            "compose_file",
+            "discard_file",
+            "retract_file",
+        ],
         "committer": ["GSRecoverableWriterCommitter"],
         "compose": ["recoverable_hash"],
         "fingerprint": ["Fingerprint", "fingerprint_of", "is_own"],
         "identifiers": ["GSBlobIdentifier", "attempt_of"],
-        "outcome": ["CommitOutcome", "CommitState"],
         "pins": ["CopiedSource", "delete_copied"],
         "recoverables": ["Component", "GSCommitRecoverable", "GSResumeRecoverable"],
         "serializers": ["GSCommitRecoverableSerializer", "GSResumeRecoverableSerializer"],

@@ -1,7 +1,7 @@
 """From components to the final object: the procedure behind every commit.
 
-Owns the order of requests and what each answer means. Does not own the tree (`compose`), the proof of
-ownership (`fingerprint`), or what a checkpoint does with the outcome.
+Owns the order of requests, what each answer means, and the outcome. Does not own the tree (`compose`), the
+proof of ownership (`fingerprint`), or what a checkpoint does with the outcome.
 
 Any number of callers may run the same commit at the same time, be killed at any request, and run it again:
 
@@ -25,7 +25,8 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache, partial
 from typing import TypeVar
 
@@ -35,7 +36,6 @@ from dstl_dagster.errors import ConflictError, NotFoundError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, combine_all
 from dstl_dagster.recoverable.compose import Node, leaves, plan_compose, recoverable_hash, waves
 from dstl_dagster.recoverable.fingerprint import COMMIT_KEY, Fingerprint, is_own
-from dstl_dagster.recoverable.outcome import CommitOutcome, CommitState, blocked_by
 from dstl_dagster.recoverable.pins import CopiedSource, Pin, all_there, delete_copied, delete_exactly
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.recoverable.temporary_names import TemporaryNames
@@ -50,7 +50,15 @@ from dstl_dagster.storage import (
     write_own,
 )
 
-__all__ = ["Copied", "commit_file", "compose_file", "discard_file", "retract_file"]
+__all__ = [
+    "CommitOutcome",
+    "CommitState",
+    "Copied",
+    "commit_file",
+    "compose_file",
+    "discard_file",
+    "retract_file",
+]
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -60,13 +68,38 @@ Copied = Callable[[], bool]
 """Whether the store is certainly a copy. Asked where it decides, at most once for each file."""
 
 
+class CommitState(StrEnum):
+    """How a commit ended."""
+
+    PUBLISHED = "published"  # this run (or a concurrent one) wrote the final object; no source is left
+    ALREADY_PUBLISHED = "already_published"  # it existed, provably of this commit; no source is left
+    TAKEN_AWAY = "taken_away"  # sources and final object are gone: it was published and removed since
+    BLOCKED = "blocked"  # a foreign object has the name; it is untouched, and no byte of ours is lost
+
+
+@dataclass(frozen=True)
+class CommitOutcome:
+    """What became of one file.
+
+    Attributes:
+        state: see `CommitState`.
+        final: the final object, if it exists and is ours.
+        reason: for a person to read, where the state needs explaining.
+        foreign_generation: of the foreign object, when blocked.
+    """
+
+    state: CommitState
+    final: ObjectStat | None = None
+    reason: str | None = None
+    foreign_generation: int | None = None
+
+
 def commit_file(
     store: ObjectStore,
     recoverable: GSCommitRecoverable,
     components: Sequence[Component] | None = None,
     *,
     options: GSFileSystemOptions | None = None,
-    fingerprint: str | None = None,
     parallelism: int = 32,
     clock: Clock | None = None,
 ) -> CommitOutcome:
@@ -78,15 +111,13 @@ def commit_file(
         components: as written, in order; without them each costs one metadata read, and the generations
             found are assumed to be the right ones.
         options: locate the temporary objects if `components` are not given.
-        fingerprint: the identity of the commit; by default the hash of the recoverable. It alone
-            distinguishes the empty files of two commits.
         parallelism: concurrent requests; with 1 they run in the calling thread, in a fixed order.
         clock: waits, for a store that refuses to change an object that it has only just made.
 
     Raises: UnavailableError (call again), FormatError (bytes are not what was written; all sources of the
         bad object are kept), InvalidInputError (components of another recoverable).
     """
-    commit = _Commit(store, recoverable, components, options, fingerprint, parallelism)
+    commit = _Commit(store, recoverable, components, options, parallelism)
     outcome = commit.run()
     delete_copied(commit.copied, clock or SystemClock(), threads=parallelism)
     return outcome
@@ -109,9 +140,7 @@ def compose_file(
 
     Returns: the outcome, and what `delete_copied` must delete before the commit is done.
     """
-    commit = _Commit(
-        store, recoverable, components, options, None, parallelism, looks_first=False, copied=copied
-    )
+    commit = _Commit(store, recoverable, components, options, parallelism, looks_first=False, copied=copied)
     return commit.run(), commit.copied
 
 
@@ -121,7 +150,6 @@ def discard_file(
     components: Sequence[Component] | None = None,
     *,
     options: GSFileSystemOptions | None = None,
-    fingerprint: str | None = None,
     parallelism: int = 32,
     copied: Copied = lambda: False,
 ) -> int:
@@ -132,7 +160,7 @@ def discard_file(
 
     Returns: the number of objects that this call deleted.
     """
-    commit = _Commit(store, recoverable, components, options, fingerprint, parallelism, copied=copied)
+    commit = _Commit(store, recoverable, components, options, parallelism, copied=copied)
     return commit.delete_sources()
 
 
@@ -142,7 +170,6 @@ def retract_file(
     components: Sequence[Component] | None = None,
     *,
     options: GSFileSystemOptions | None = None,
-    fingerprint: str | None = None,
     parallelism: int = 32,
     copied: Copied = lambda: False,
 ) -> bool:
@@ -150,7 +177,7 @@ def retract_file(
 
     Returns: True if this call deleted the final object. A foreign one stays. Idempotent.
     """
-    commit = _Commit(store, recoverable, components, options, fingerprint, parallelism, copied=copied)
+    commit = _Commit(store, recoverable, components, options, parallelism, copied=copied)
     commit.delete_sources()
     return commit.delete_final()
 
@@ -171,7 +198,6 @@ class _Commit:
         recoverable: GSCommitRecoverable,
         components: Sequence[Component] | None,
         options: GSFileSystemOptions | None,
-        fingerprint: str | None,
         parallelism: int,
         *,
         looks_first: bool = True,
@@ -179,7 +205,7 @@ class _Commit:
     ) -> None:
         self._of_checkpoint = copied is not None
         self._copied = cache(copied or (lambda: False))
-        self._commit = fingerprint or recoverable_hash(recoverable)
+        self._commit = recoverable_hash(recoverable)
         self._parallelism = parallelism
         self._root = plan_compose(recoverable)
         self._names = TemporaryNames.of(recoverable, components, options or GSFileSystemOptions())
@@ -206,7 +232,7 @@ class _Commit:
             try:
                 made = self._publish()
             except _Blocked as blocked:
-                return blocked_by(blocked.stat, blocked.where)
+                return _blocked_by(blocked.stat, blocked.where)
             except ConflictError:
                 continue  # the final name is taken: look
             if made is not None:
@@ -234,7 +260,7 @@ class _Commit:
 
     def _settled(self, final: ObjectStat) -> CommitOutcome:
         if not self._is_ours(final):
-            return blocked_by(final, self._final_uri)
+            return _blocked_by(final, self._final_uri)
         self.delete_sources()
         return CommitOutcome(CommitState.ALREADY_PUBLISHED, final)
 
@@ -446,3 +472,15 @@ class _Commit:
     def _all(self, steps: Sequence[Callable[[], _T]]) -> list[_T]:
         # No request is in flight when a failed run is reported.
         return gather(steps, max(1, self._parallelism), "dstl-commit")
+
+
+def _blocked_by(stat: ObjectStat, where: str) -> CommitOutcome:
+    """A commit that ends at this foreign object."""
+    return CommitOutcome(
+        CommitState.BLOCKED,
+        reason=(
+            f"{where!r} is a foreign object (generation {stat.generation}), and was not touched; "
+            "keep it, or delete it and commit again"
+        ),
+        foreign_generation=stat.generation,
+    )

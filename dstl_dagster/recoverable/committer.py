@@ -1,6 +1,7 @@
 """The two ways to commit one file by hand.
 
-Owns how each maps an outcome to a result or an error. Does not own the commit itself (`commit`).
+Owns how each maps an outcome to a result or an error, and the look-up of components that are known by id
+alone. Does not own the commit itself (`commit`).
 
 Source: Flink's `GSRecoverableWriterCommitter`.
 """
@@ -8,17 +9,17 @@ Source: Flink's `GSRecoverableWriterCommitter`.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Sequence
 
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
-from dstl_dagster.recoverable.commit import commit_file
-from dstl_dagster.recoverable.lookup import look_up_component
-from dstl_dagster.recoverable.outcome import CommitOutcome, CommitState
+from dstl_dagster.recoverable.commit import CommitOutcome, CommitState, commit_file
+from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blob_identifier
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["GSRecoverableWriterCommitter"]
+__all__ = ["GSRecoverableWriterCommitter", "look_up_component"]
 
 _logger = logging.getLogger(__name__)
 
@@ -113,3 +114,17 @@ class GSRecoverableWriterCommitter:
         if outcome.state is CommitState.BLOCKED:
             raise ConflictError(str(outcome.reason), ErrorKind.FOREIGN_OBJECT)
         return outcome
+
+
+def look_up_component(
+    store: ObjectStore, final: GSBlobIdentifier, object_id: uuid.UUID, options: GSFileSystemOptions
+) -> Component:
+    """The component as it is now, at the name these options give it. Raises: NotFoundError."""
+    blob = temporary_blob_identifier(final, object_id, options)
+    bucket = store.in_bucket(blob.bucket_name)
+    stat = bucket.stat(blob.object_name)
+    if stat is None:
+        raise NotFoundError(
+            f"component {bucket.uri_of(blob.object_name)!r} is gone: it was committed or deleted"
+        )
+    return Component.of(blob.bucket_name, stat)

@@ -42,21 +42,16 @@ class Fingerprint:
         return pairs
 
 
-def fingerprint_of(
-    recoverable: GSCommitRecoverable, components: Iterable[Component], commit: str | None = None
-) -> Fingerprint:
-    """The fingerprint that the final object of these components will carry.
-
-    `commit`: the identity of the commit, if the caller has a better one than the recoverable's own hash.
-    """
+def fingerprint_of(recoverable: GSCommitRecoverable, components: Iterable[Component]) -> Fingerprint:
+    """The fingerprint that the final object of these components will carry."""
     crc, size = combine_all((component.crc32c, component.size) for component in components)
-    return Fingerprint(commit or recoverable_hash(recoverable), size, crc)
+    return Fingerprint(recoverable_hash(recoverable), size, crc)
 
 
 def is_own(stat: ObjectStat | None, commit: str, node: Node | None = None) -> bool:
     """True if `commit` provably wrote the object: its metadata names the commit and matches its bytes.
 
-    A foreign object cannot match by accident: the default `commit` is a hash over random component ids.
+    A foreign object cannot match by accident: `commit` is a hash over random component ids.
     """
     return stat is not None and _own_pairs(stat, commit, node) == {
         key: stat.metadata.get(key) for key in (COMMIT_KEY, _SIZE_KEY, _CRC32C_KEY, _NODE_KEY)

@@ -15,6 +15,7 @@ from typing import Any
 from dstl_dagster.errors import FormatError, InvalidInputError
 from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blob_identifier
 from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage import ObjectStat
 
 __all__ = ["Component", "GSCommitRecoverable", "GSResumeRecoverable"]
 
@@ -81,6 +82,11 @@ class Component:
     generation: int
     size: int
     crc32c: int
+
+    @classmethod
+    def of(cls, bucket_name: str, stat: ObjectStat) -> Component:
+        """An object of this bucket."""
+        return cls(bucket_name, stat.name, stat.generation, stat.size, stat.crc32c)
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict for JSON."""

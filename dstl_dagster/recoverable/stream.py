@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from dstl_dagster.errors import ClosedError, ErrorKind, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
-from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
+from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter, look_up_component
 from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blob_identifier
-from dstl_dagster.recoverable.lookup import component_of, look_up_component
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable, GSResumeRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import (
@@ -204,7 +203,7 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
     def _end_component(self) -> None:
         # After an exception the component stays: the next call ends the same upload, or raises again.
         if self._component is not None:
-            self._known[-1] = component_of(self._component.bucket_name, self._component.finish())
+            self._known[-1] = Component.of(self._component.bucket_name, self._component.finish())
             self._component = None
 
     def _discard_component(self) -> None:

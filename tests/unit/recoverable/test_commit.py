@@ -260,17 +260,6 @@ def test_components_of_another_recoverable(store: MemoryObjectStore) -> None:
     assert view.requests == ()
 
 
-# -- the identity of a commit
-
-
-def test_empty_files_of_two_commits(store: MemoryObjectStore) -> None:
-    """Two commits of an empty file have equal recoverables; their own fingerprints tell them apart."""
-    empty, _, _ = write(store, 0)
-    assert commit_file(store, empty, (), fingerprint="checkpoint-1").state is CommitState.PUBLISHED
-    assert commit_file(store, empty, (), fingerprint="checkpoint-1").state is CommitState.ALREADY_PUBLISHED
-    assert commit_file(store, empty, (), fingerprint="checkpoint-2").state is CommitState.BLOCKED
-
-
 # -- undoing
 
 
