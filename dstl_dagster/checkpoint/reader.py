@@ -39,7 +39,6 @@ from dstl_dagster.timeline import (
     CheckpointEntry,
     Timeline,
     TimelineView,
-    find_completed,
 )
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ class CheckpointReader:
         checkpoint_id = self.applied(key)
         if checkpoint_id is None:
             return None
-        completed = find_completed(self.timeline, checkpoint_id)
+        completed = self.timeline.completed(checkpoint_id)
         return Attempt(
             checkpoint_id=completed.checkpoint_id,
             attempt=completed.attempt,

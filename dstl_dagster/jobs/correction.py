@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, Timeline
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.timeline import AsOf, BatchKey, Completed, TimelineView, find_completed
+from dstl_dagster.timeline import AsOf, BatchKey, Completed, TimelineView
 
 __all__ = ["Correction", "correct", "plan_correction"]
 
@@ -117,7 +117,7 @@ def correct(
 
 def _before(coordinator: CheckpointCoordinator, view: TimelineView, held: int, batch: str) -> int:
     """The checkpoint before the one that holds the batch, if it can be restored to."""
-    parent = find_completed(coordinator.timeline, held).parent
+    parent = coordinator.timeline.completed(held).parent
     if parent is None:
         raise NotFoundError(
             f"batch {batch!r} is in the first checkpoint of job {coordinator.job!r}, and there is nothing "
@@ -148,7 +148,7 @@ def _completed(timeline: Timeline, view: TimelineView, first_id: int) -> Iterato
     """Every checkpoint that ever completed, from this id on; ids have no gap."""
     for checkpoint_id in range(first_id, view.highest_id + 1):
         entry = view.checkpoints.get(checkpoint_id)
-        yield find_completed(timeline, checkpoint_id) if entry is None else entry.completed
+        yield timeline.completed(checkpoint_id) if entry is None else entry.completed
 
 
 def _some(names: list[str] | tuple[str, ...]) -> str:

@@ -16,15 +16,22 @@ if TYPE_CHECKING:
     from dstl_dagster.timeline import decisions
     from dstl_dagster.timeline.as_of import AsOf, AtLike
     from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
-    from dstl_dagster.timeline.batch_key import BatchKey, BatchKeyLike
-    from dstl_dagster.timeline.clean_up_mark import CleanUpMark, Marks, roots_digest
-    from dstl_dagster.timeline.completed import find_completed
     from dstl_dagster.timeline.documents import write_once
-    from dstl_dagster.timeline.existing import job_names, missing_job
     from dstl_dagster.timeline.grace import GraceClock
+    from dstl_dagster.timeline.missing import (
+        gone_checkpoint,
+        job_names,
+        missing_job,
+        missing_object,
+        refuse_lost_records,
+        refuse_renamed,
+        unexplained,
+    )
     from dstl_dagster.timeline.record_codec import record_to_plain
     from dstl_dagster.timeline.records import (
         Aborted,
+        BatchKey,
+        BatchKeyLike,
         BlockedFile,
         Committed,
         Completed,
@@ -42,13 +49,6 @@ if TYPE_CHECKING:
     )
     from dstl_dagster.timeline.timeline import DROP_WAIT_SECONDS, Timeline
     from dstl_dagster.timeline.view import CheckpointEntry, Ending, Fate, Retraction, TimelineView
-    from dstl_dagster.timeline.why_gone import (
-        gone_checkpoint,
-        missing_object,
-        refuse_lost_records,
-        refuse_renamed,
-        unexplained,
-    )
 
 __all__ = [
     "DROP_WAIT_SECONDS",
@@ -60,7 +60,6 @@ __all__ = [
     "BatchKeyLike",
     "BlockedFile",
     "CheckpointEntry",
-    "CleanUpMark",
     "Committed",
     "Completed",
     "Ending",
@@ -68,7 +67,6 @@ __all__ = [
     "Fenced",
     "FinalFile",
     "GraceClock",
-    "Marks",
     "Opened",
     "PlannedAttempt",
     "Released",
@@ -83,7 +81,6 @@ __all__ = [
     "TimelineRecord",
     "TimelineView",
     "decisions",
-    "find_completed",
     "gone_checkpoint",
     "job_names",
     "missing_job",
@@ -91,7 +88,6 @@ __all__ = [
     "record_to_plain",
     "refuse_lost_records",
     "refuse_renamed",
-    "roots_digest",
     "unexplained",
     "write_once",
 ]
@@ -102,15 +98,13 @@ __getattr__, __dir__ = lazy_face(
         "decisions": ["decisions"],
         "as_of": ["AsOf", "AtLike"],
         "attempt": ["Attempt", "PlannedAttempt"],
-        "batch_key": ["BatchKey", "BatchKeyLike"],
-        "clean_up_mark": ["CleanUpMark", "Marks", "roots_digest"],
-        "completed": ["find_completed"],
         "documents": ["write_once"],
-        "existing": ["job_names", "missing_job"],
         "grace": ["GraceClock"],
         "record_codec": ["record_to_plain"],
         "records": [
             "Aborted",
+            "BatchKey",
+            "BatchKeyLike",
             "BlockedFile",
             "Committed",
             "Completed",
@@ -128,8 +122,10 @@ __getattr__, __dir__ = lazy_face(
         ],
         "timeline": ["DROP_WAIT_SECONDS", "Timeline"],
         "view": ["CheckpointEntry", "Ending", "Fate", "Retraction", "TimelineView"],
-        "why_gone": [
+        "missing": [
             "gone_checkpoint",
+            "job_names",
+            "missing_job",
             "missing_object",
             "refuse_lost_records",
             "refuse_renamed",

@@ -26,8 +26,8 @@ from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.format.names import attempt_half
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.batch_key import BatchKey
 from dstl_dagster.timeline.documents import write_once
+from dstl_dagster.timeline.records import BatchKey
 from dstl_dagster.timeline.view import Ending, Fate, TimelineView
 
 __all__ = ["Archive"]

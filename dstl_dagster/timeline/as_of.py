@@ -25,7 +25,7 @@ from enum import Enum, auto
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.existing import missing_job
+from dstl_dagster.timeline.missing import missing_job
 from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
 
 __all__ = ["AsOf", "AtLike"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import JobNames
-from dstl_dagster.timeline.batch_key import BatchKey
+from dstl_dagster.timeline.records import BatchKey
 
 __all__ = ["Attempt", "PlannedAttempt"]
 

@@ -1,9 +1,9 @@
 """The rules: which record may come next. Pure functions from a view of the timeline to a record.
 
-Owns every rule about who may do what. Does not own what is said to whom a rule refuses (`refusals`), or the
-race for the slot (`Timeline.decide`), which calls a
-rule again from the new tail whenever a rival wins the slot. Each function returns the record to append, or
-`None` if the decision has already been made (so that every step may run any number of times), or raises.
+Owns every rule about who may do what, and the words in which one refuses. Does not own the race for the slot
+(`Timeline.decide`), which calls a rule again from the new tail whenever a rival wins the slot. Each function
+returns the record to append, or `None` if the decision has already been made (so that every step may run any
+number of times), or raises.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from itertools import pairwise
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
 from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
-from dstl_dagster.timeline.batch_key import BatchKey
 from dstl_dagster.timeline.records import (
     Aborted,
+    BatchKey,
     BlockedFile,
     Committed,
     Completed,
@@ -31,17 +31,7 @@ from dstl_dagster.timeline.records import (
     Savepoint,
     Subsumed,
 )
-from dstl_dagster.timeline.refusals import (
-    entry_of,
-    opened_meanwhile,
-    parent_moved,
-    refuse_abandoned,
-    refuse_applied,
-    refuse_gone,
-    refuse_moved,
-    refuse_unresolved,
-)
-from dstl_dagster.timeline.view import Ending, TimelineView
+from dstl_dagster.timeline.view import CheckpointEntry, Ending, TimelineView
 
 __all__ = [
     "UNFINISHED",
@@ -110,7 +100,7 @@ def to_open(
     Raises: ConflictError (kind `attempt_open`, `already_applied`, `parent_moved`, or one of `UNFINISHED`).
     """
     if view.open_attempt is not None:
-        raise opened_meanwhile(view.open_attempt)
+        raise _opened_meanwhile(view.open_attempt)
     if base is None:
         refuse_applied(view, batch)
     else:
@@ -131,7 +121,7 @@ def to_open(
     last = view.last_completed
     parent = None if last is None else last.checkpoint_id
     if pin_parent and parent != expected_parent:
-        raise parent_moved(parent, expected_parent)
+        raise _parent_moved(parent, expected_parent)
     return Opened(
         attempt=attempt,
         checkpoint_id=view.next_checkpoint_id,
@@ -146,7 +136,7 @@ def _require_base(view: TimelineView, batch: BatchKey | None, base: int) -> None
     """The last checkpoint holds this batch, and builds on `base`, which is there."""
     last = view.last_completed
     if last is None or last.completed.batch != batch or (last.completed.builds_on or 0) != base:
-        raise parent_moved(None if last is None else last.checkpoint_id, base)
+        raise _parent_moved(None if last is None else last.checkpoint_id, base)
     if base:
         refuse_gone(entry_of(view, base))
 
@@ -173,9 +163,9 @@ def to_begin(
     last = view.last_completed
     parent = None if last is None else last.checkpoint_id
     if (parent, view.next_checkpoint_id) != (attempt.parent, attempt.checkpoint_id):
-        raise parent_moved(parent, attempt.parent)
+        raise _parent_moved(parent, attempt.parent)
     if rival is not None and rival.slot > planned.slot:
-        raise opened_meanwhile(rival)
+        raise _opened_meanwhile(rival)
     return to_fence(view, owner, take_over) or to_open(
         view,
         attempt=attempt.attempt,
@@ -402,7 +392,7 @@ def to_restore(
     refuse_gone(entry)
     refuse_abandoned(view, checkpoint_id, "restore to")
     if expected_last is not None:
-        refuse_moved(view, expected_last)
+        _refuse_moved(view, expected_last)
     refuse_unresolved(view)
     return Restored(checkpoint_id=checkpoint_id, by=owner)
 
@@ -433,3 +423,81 @@ def to_subsume(view: TimelineView, num_retained: int, before: datetime | None = 
     )
     subsumable = sorted({entry.checkpoint_id for entry in (*beyond, *abandoned)} - saved)
     return Subsumed(checkpoint_ids=tuple(subsumable)) if subsumable else None
+
+
+def _opened_meanwhile(rival: Opened) -> ConflictError:
+    """The error (kind `attempt_open`) for an attempt that this one did not count on."""
+    return ConflictError(
+        f"attempt {rival.attempt} of {rival.owner!r} was opened meanwhile", kind=ErrorKind.ATTEMPT_OPEN
+    )
+
+
+def _parent_moved(parent: int | None, expected: int | None) -> ConflictError:
+    """The error (kind `parent_moved`) for an attempt on `expected` where `parent` is the last checkpoint."""
+    return ConflictError(
+        f"the job's last checkpoint is now {parent}, but this attempt expected {expected}: "
+        "look again, then trigger again",
+        kind=ErrorKind.PARENT_MOVED,
+    )
+
+
+def entry_of(view: TimelineView, checkpoint_id: int) -> CheckpointEntry:
+    """The checkpoint's records. Raises: NotFoundError (kind `checkpoint_gone`, `no_checkpoint`)."""
+    entry = view.checkpoints.get(checkpoint_id)
+    if entry is not None:
+        return entry
+    if 1 <= checkpoint_id <= view.highest_id:
+        raise NotFoundError(f"checkpoint {checkpoint_id} was cleaned up", kind=ErrorKind.CHECKPOINT_GONE)
+    raise NotFoundError(f"no completed checkpoint {checkpoint_id}", kind=ErrorKind.NO_CHECKPOINT)
+
+
+def _refuse_moved(view: TimelineView, expected_last: int) -> None:
+    """Raises: ConflictError (kind `parent_moved`) unless the last checkpoint is the confirmed one."""
+    if view.last_completed_id != expected_last:
+        raise ConflictError(
+            f"the job's last checkpoint is now {view.last_completed_id}, but the restore was confirmed from "
+            f"{expected_last}: nothing was changed; look at what it would undo now, then confirm that",
+            kind=ErrorKind.PARENT_MOVED,
+        )
+
+
+def refuse_gone(entry: CheckpointEntry) -> None:
+    """Raises: NotFoundError (kind `checkpoint_gone`) if the checkpoint was subsumed."""
+    if entry.subsumed is not None:
+        raise NotFoundError(
+            f"checkpoint {entry.checkpoint_id} was subsumed in slot {entry.subsumed.slot}",
+            kind=ErrorKind.CHECKPOINT_GONE,
+        )
+
+
+def refuse_abandoned(view: TimelineView, checkpoint_id: int, what: str) -> None:
+    """Raises: ConflictError (kind `abandoned`). `what` was wanted of the checkpoint, as a verb."""
+    if view.is_abandoned(checkpoint_id):
+        raise ConflictError(
+            f"cannot {what} checkpoint {checkpoint_id}: a restore abandoned it. Its state can be read and "
+            "exported while a savepoint keeps it",
+            kind=ErrorKind.ABANDONED,
+        )
+
+
+def refuse_unresolved(view: TimelineView) -> None:
+    """Raises: ConflictError (kind `unresolved`) if a resolution is not carried out yet."""
+    waiting = view.unfinished_resolutions
+    if waiting:
+        raise ConflictError(
+            f"{waiting[0].name!r} of checkpoint {waiting[0].checkpoint_id} was resolved as "
+            f"{waiting[0].resolution}, which is not carried out yet: run step 6 (compose-commit) first",
+            kind=ErrorKind.UNRESOLVED,
+        )
+
+
+def refuse_applied(view: TimelineView, batch: BatchKey | None) -> None:
+    """Raises: ConflictError (kind `already_applied`) if a checkpoint of the chain holds this batch."""
+    if batch is None:
+        return
+    held = view.applied_in(batch)
+    if held is not None:
+        raise ConflictError(
+            f"batch {batch.key!r} is already in checkpoint {held}: there is nothing to do",
+            kind=ErrorKind.ALREADY_APPLIED,
+        )

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from dstl_dagster.errors import ErrorKind, FormatError, InternalError
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
-from dstl_dagster.timeline.batch_key import BatchKey
 from dstl_dagster.timeline.records import (
     Aborted,
+    BatchKey,
     BlockedFile,
     Committed,
     Completed,

@@ -1,7 +1,7 @@
 """Where reading a timeline starts: the newest snapshot, found without reading what precedes it.
 
 Owns the hint object, the search without one, which timeline the job has, and reading the records since the
-newest snapshot. Does not own what records add up to (`view_builder`).
+newest snapshot. Does not own what records add up to (`replay`).
 
 Nobody is trusted about where to start, neither the hint nor a caller who knows where a snapshot was: a slot
 without a snapshot counts as no hint. But a hint is written after the record that it names, so one that is

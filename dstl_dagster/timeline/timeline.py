@@ -1,7 +1,7 @@
 """A job's decisions as consecutive create-only objects: reading them, and winning the next slot.
 
 Owns the race for a slot, what a failed or lost answer means, and when a snapshot is due. Does not own which
-record is right (`decisions`), what the records add up to (`view_builder`), or where reading starts (`tail`).
+record is right (`decisions`), what the records add up to (`replay`), or where reading starts (`tail`).
 
 Why this is safe. A slot is created with "only if absent" and never deleted or reused, so exactly one
 record wins it, and everyone reads the same sequence. A record carries a decision id. When the answer to a
@@ -38,6 +38,7 @@ from dstl_dagster.errors import (
     ConflictError,
     DstlError,
     ErrorKind,
+    FormatError,
     InvalidInputError,
     NotFoundError,
     UnavailableError,
@@ -57,10 +58,10 @@ from dstl_dagster.timeline.records import (
     TimelineRecord,
     timeline_id_of,
 )
+from dstl_dagster.timeline.replay import next_view
 from dstl_dagster.timeline.snapshot import KnownEntries, view_to_plain
 from dstl_dagster.timeline.tail import Beginning, TailReader, hole
 from dstl_dagster.timeline.view import TimelineView
-from dstl_dagster.timeline.view_builder import ViewBuilder
 
 __all__ = ["DROP_WAIT_SECONDS", "Timeline"]
 
@@ -117,7 +118,7 @@ class Timeline:
         self._archive = Archive(store, JobNames(job), threads=store.capabilities.useful_threads(threads))
         self._tail_reader = TailReader(store, JobNames(job), threads=self._threads)
         self._lock = threading.RLock()
-        self._builder: ViewBuilder | None = None
+        self._view: TimelineView | None = None
         self._known = KnownEntries()
         self._begin: Beginning | None = None
 
@@ -133,7 +134,7 @@ class Timeline:
     @property
     def was_read(self) -> bool:
         """Whether this object has read the tail before: then `seen` costs no request, and may be stale."""
-        return self._builder is not None
+        return self._view is not None
 
     def start_at(self, attempt: Attempt) -> None:
         """Begin the first read where the attempt saw the newest snapshot, if it did, without asking the hint:
@@ -170,18 +171,18 @@ class Timeline:
         FormatError, UnavailableError.
         """
         with self._lock:
-            builder = self._builder
-            if builder is None:
+            view = self._view
+            if view is None:
                 # Holes are checked for once, on the first read: from then on this object knows what existed.
                 found = self._tail_reader.records(self._begin)
-                builder = ViewBuilder(self._archive, self._known, self.names.timeline)
+                view = TimelineView(timeline_id=self.names.timeline, archive=self._archive)
             else:
-                behind = self._walked(builder.slot)
+                behind = self._walked(view.slot)
                 found = self._while_it_is_there(lambda: [*behind])
             for record in found:
-                builder.add(record)
-            self._builder = builder
-            return builder.view()
+                view = next_view(view, record, self._known)
+            self._view = view
+            return view
 
     def seen(self) -> TimelineView:
         """The view after this object's last read or append, without a request. Reads if it never has.
@@ -189,7 +190,44 @@ class Timeline:
         For use after a read in the same step: a decision based on it is still checked against the tail.
         """
         with self._lock:
-            return self.tail() if self._builder is None else self._builder.view()
+            return self.tail() if self._view is None else self._view
+
+    def completed(self, checkpoint_id: int) -> Completed:
+        """The record of any checkpoint that ever completed, even long after that was subsumed.
+
+        A view no longer holds what a snapshot left out, but slots are never deleted and checkpoint ids ascend
+        along them, so a binary search finds it.
+
+        Raises: NotFoundError (kind `no_checkpoint`), FormatError.
+        """
+        view = self.tail()
+        entry = view.checkpoints.get(checkpoint_id)
+        if entry is not None:
+            return entry.completed
+        if not 1 <= checkpoint_id <= view.highest_id:
+            raise NotFoundError(
+                f"job {self.job!r} has no completed checkpoint {checkpoint_id}", kind=ErrorKind.NO_CHECKPOINT
+            )
+        low, high = 1, view.slot  # the record is between them, both inclusive
+        while low <= high:
+            middle = (low + high) // 2
+            found = self._last_with_id(low, middle)
+            if found is None:
+                low = middle + 1
+                continue
+            if isinstance(found, Completed) and found.checkpoint_id == checkpoint_id:
+                return found
+            highest = found.checkpoint_id - isinstance(found, Opened)
+            low, high = (low, found.slot - 1) if highest >= checkpoint_id else (middle + 1, high)
+        raise FormatError(f"the timeline of {self.job!r} has lost the record of checkpoint {checkpoint_id}")
+
+    def _last_with_id(self, low: int, high: int) -> Completed | Opened | None:
+        """The last record in `low` to `high`, both inclusive, that shows how far checkpoint ids had got."""
+        for slot in range(high, low - 1, -1):
+            record = next(self.records(slot - 1))
+            if isinstance(record, Completed | Opened):
+                return record
+        return None
 
     def notes(self, slots: Sequence[int]) -> list[Mapping[str, str]]:
         """The metadata of the records in these slots: what `decide` was given as `note`, and more.
@@ -210,21 +248,19 @@ class Timeline:
         NotFoundError (kind `job_gone`).
         """
         with self._lock:
-            if self._builder is None:
-                self.tail()
-            assert self._builder is not None
+            view = self.seen()
             stamped = dataclasses.replace(
                 record,
-                slot=self._builder.slot + 1,
+                slot=view.slot + 1,
                 decision_id=record.decision_id if record.decision_id.int else self._new_id(),
                 recorded_at=self._clock.now(),
             )
-            self._builder.check(stamped)  # before it is written: a record cannot be undone
+            after = next_view(view, stamped, self._known)  # before it is written: a record cannot be undone
             create = partial(self._create, stamped, note or {})
-            stamped = self._while_it_is_there(create, undo=partial(self._take_back, stamped))
-            self._builder.add(stamped)
-        log.info("timeline %s: slot %d is %s", self.job, stamped.slot, stamped.kind)
-        return stamped
+            written = self._while_it_is_there(create, undo=partial(self._take_back, stamped))
+            self._view = after if written is stamped else next_view(view, written, self._known)
+        log.info("timeline %s: slot %d is %s", self.job, written.slot, written.kind)
+        return written
 
     def decide(
         self,
@@ -283,11 +319,10 @@ class Timeline:
 
     def _add_snapshot_if_due(self, appended: TimelineRecord) -> None:
         """Append a snapshot, so that reading starts there. Failing is harmless: the decision is recorded."""
-        assert self._builder is not None
+        view = self.seen()
         late = self._snapshot_interval // 4 if isinstance(appended, _WAITED_FOR) else 0
-        if self._builder.slot - self._builder.snapshot_slot < self._snapshot_interval + late:
+        if view.slot - view.snapshot_slot < self._snapshot_interval + late:
             return
-        view = self._builder.view()
         try:
             self._archive.write(view)
             kept = view_to_plain(view, self._still_readable(view), self._known)
@@ -368,7 +403,7 @@ class Timeline:
 
         Raises: NotFoundError (kind `job_gone`), after `undo`; else what `request` raises.
         """
-        if self._builder is None or not self._builder.slot:
+        if self._view is None or not self._view.slot:
             return request()
         began = self._clock.monotonic_seconds()
         result, now = both(request, self._tail_reader.is_replaced, self._threads)

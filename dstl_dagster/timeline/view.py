@@ -1,6 +1,6 @@
 """What a timeline's records add up to: the folded value, and queries on it.
 
-Owns the queries. Does not own folding (`view_builder`), which record may come next (`decisions`), or reading
+Owns the queries. Does not own folding (`replay`), which record may come next (`decisions`), or reading
 and writing records (`timeline`).
 
 What a snapshot record leaves out (ended attempts, applied batches, answered requests) is in the archive,
@@ -18,8 +18,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from dstl_dagster.format.names import attempt_half
-from dstl_dagster.timeline.batch_key import BatchKey
-from dstl_dagster.timeline.records import Committed, Completed, Opened, Resolved, Subsumed
+from dstl_dagster.timeline.records import BatchKey, Committed, Completed, Opened, Resolved, Subsumed
 
 __all__ = [
     "ArchivedFacts",

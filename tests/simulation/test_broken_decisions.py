@@ -277,10 +277,9 @@ def snapshot_drops_a_batch(monkeypatch):
 @caught_by("ops", "is in no archive")
 def snapshot_before_the_archive(monkeypatch):
     def add(self: Timeline, appended: Any) -> None:
-        builder = self._builder
-        if builder.slot - builder.snapshot_slot < self._snapshot_interval:
+        view = self.seen()
+        if view.slot - view.snapshot_slot < self._snapshot_interval:
             return
-        view = builder.view()
         snapshot = self.append(Snapshot(view=view_to_plain(view, self._still_readable(view))))
         self._archive.write(view)
         self._tail_reader.write_hint(snapshot.slot)

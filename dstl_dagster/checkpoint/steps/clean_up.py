@@ -29,6 +29,7 @@ from dstl_dagster.checkpoint.steps.garbage import (
     plan_garbage,
     unsettled,
 )
+from dstl_dagster.checkpoint.steps.mark import CleanUpMark, Marks, roots_digest
 from dstl_dagster.checkpoint.steps.references import References, needed_checkpoints, roots_of
 from dstl_dagster.concurrency import both, gather
 from dstl_dagster.format import COMPONENTS_PREFIX, JobNames
@@ -42,15 +43,12 @@ from dstl_dagster.storage import (
     server_time,
 )
 from dstl_dagster.timeline import (
-    CleanUpMark,
     GraceClock,
-    Marks,
     Released,
     Subsumed,
     Timeline,
     TimelineView,
     decisions,
-    roots_digest,
 )
 
 __all__ = ["CleanUp", "clean_up", "collect_garbage", "components_of"]

@@ -10,10 +10,11 @@ import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.checkpoint.steps import clean_up
+from dstl_dagster.checkpoint.steps.mark import CleanUpMark
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
-from dstl_dagster.timeline import CleanUpMark, GraceClock
+from dstl_dagster.timeline import GraceClock
 from tests.unit.checkpoint import counting
 from tests.unit.checkpoint.counting import Counted, Past
 

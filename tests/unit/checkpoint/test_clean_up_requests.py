@@ -10,11 +10,12 @@ import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.checkpoint.steps import clean_up, references
+from dstl_dagster.checkpoint.steps.mark import CleanUpMark
 from dstl_dagster.checkpoint.steps.references import References, needed_checkpoints
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
-from dstl_dagster.timeline import CleanUpMark, GraceClock
+from dstl_dagster.timeline import GraceClock
 from tests.unit.checkpoint.counting import Counted, Past
 
 NOTHING_FOUND = 8

@@ -9,7 +9,7 @@ import pytest
 from dstl_dagster.checkpoint import Timeline
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.timeline import Completed, find_completed
+from dstl_dagster.timeline import Completed
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_every_checkpoint_that_ever_completed_is_found(job, coordinator):
     assert [record.checkpoint_id for record in completed] == list(range(1, 41))
     timeline = Timeline("orders", job.store)
     assert 1 not in timeline.tail().checkpoints
-    assert [find_completed(timeline, each.checkpoint_id) for each in completed] == completed
+    assert [timeline.completed(each.checkpoint_id) for each in completed] == completed
 
 
 def test_the_search_is_binary(job, coordinator):
@@ -44,7 +44,7 @@ def test_the_search_is_binary(job, coordinator):
     timeline = Timeline("orders", watched, threads=1)
     assert timeline.tail().slot > 200
     before = len(watched.requests)
-    find_completed(timeline, 7)
+    timeline.completed(7)
     assert len(watched.requests) - before < 40
 
 
@@ -52,4 +52,4 @@ def test_the_search_is_binary(job, coordinator):
 def test_what_never_completed_is_not_found(job, coordinator, checkpoint_id):
     """No record of another checkpoint stands in for it."""
     with pytest.raises(NotFoundError, match=f"no completed checkpoint {checkpoint_id}"):
-        find_completed(Timeline("orders", job.store), checkpoint_id)
+        Timeline("orders", job.store).completed(checkpoint_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -13,10 +14,10 @@ from dstl_dagster.errors import ConflictError, FencedError, FormatError, NotFoun
 from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.timeline import Opened, Snapshot, Subsumed
+from dstl_dagster.timeline import Opened, Snapshot, Subsumed, TimelineView
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.record_codec import encode_record
-from dstl_dagster.timeline.view_builder import ViewBuilder
+from dstl_dagster.timeline.replay import next_view
 
 NAMES = JobNames("orders")
 EVERY = {"snapshot_interval": 8, "reader_grace": timedelta(0), "commit_threads": 1}
@@ -39,17 +40,13 @@ def long_history(job, count: int = 40):
 
 def folded_from_the_start(timeline: Timeline):
     """The view without any snapshot: what the records alone add up to."""
-    builder = ViewBuilder()
-    slot = 0
+    view = TimelineView()
     for record in timeline.records():
-        if not isinstance(record, Snapshot):
-            # Snapshots are left out of the fold, so their slots have to be skipped.
-            builder._slot = record.slot - 1
-            builder.add(record)
-        slot = record.slot
-    builder._slot = slot
-    builder._view = None
-    return builder.view()
+        # Snapshots are left out, so their slots have to be skipped.
+        skipped = isinstance(record, Snapshot)
+        view = replace(view, slot=record.slot - (not skipped))
+        view = view if skipped else next_view(view, record)
+    return view
 
 
 def test_snapshots_do_not_change_the_view(job):
@@ -213,9 +210,8 @@ def test_a_snapshot_that_is_not_as_documented_is_a_format_error(job, field):
     snapshot = next(record for record in coordinator.timeline.records() if isinstance(record, Snapshot))
     for wrong in ([{}], "text", 7):
         broken = Snapshot(slot=snapshot.slot, view={**snapshot.view, field: wrong})
-        builder = ViewBuilder()
         with pytest.raises(FormatError, match=f"slot {snapshot.slot}"):
-            builder.add(broken)
+            next_view(TimelineView(), broken)
 
 
 def test_readers_of_a_subsumed_checkpoint_keep_their_grace_across_snapshots(job):

@@ -1,34 +1,63 @@
-"""Why an object that a checkpoint needs is not there, by the timeline: permitted by a record, or damage; and
-objects without a record.
+"""What is not there, and why, in words: a job, a checkpoint, an object, the last records.
 
-Owns the errors and their words. Does not own noticing (`keyed`, `checkpoint`). Reads the timeline, which
-nobody did until something was missing.
+Owns the errors, the walk over the jobs' folders that names the nearest ones, and the question which objects
+no record explains. Does not own noticing (`keyed`, `checkpoint`). Reads the timeline, which nothing did until
+something was missing.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from dstl_dagster.concurrency import gather
-from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
-from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.completed import find_completed
+from dstl_dagster.errors import DstlError, ErrorKind, FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.format import JOBS_PREFIX, JobNames, nearest, validated_job
+from dstl_dagster.storage import ObjectStore, ShortListingStore
 from dstl_dagster.timeline.records import TimelineRecord
 from dstl_dagster.timeline.timeline import Timeline
 from dstl_dagster.timeline.view import TimelineView
 
-__all__ = ["gone_checkpoint", "missing_object", "refuse_lost_records", "refuse_renamed", "unexplained"]
+__all__ = [
+    "gone_checkpoint",
+    "job_names",
+    "missing_job",
+    "missing_object",
+    "refuse_lost_records",
+    "refuse_renamed",
+    "unexplained",
+]
+
+_AFTER_SLASH = "0"
+"""The character after `/`: no name of a folder's lies between."""
+
+
+def job_names(store: ObjectStore) -> list[str]:
+    """The jobs that have any object here, ascending. One listing for each."""
+    return sorted(_found(store))
+
+
+def missing_job(store: ObjectStore, job: str) -> NotFoundError:
+    """The error (kind `no_checkpoint`) for a job without a record, with the nearest names in the store."""
+    if _first_name(store, JobNames(job).root) is not None:
+        said = "has objects, but no record: a drop was interrupted, which `dstl jobs drop` finishes"
+        return NotFoundError(f"job {job!r} in {store.uri} {said}", kind=ErrorKind.NO_CHECKPOINT)
+    known = nearest(job, job_names(store))
+    return NotFoundError(
+        f"there is no job {job!r} in {store.uri}; "
+        + (f"did you mean {known}? `dstl jobs list` shows all" if known else "it has no job at all"),
+        kind=ErrorKind.NO_CHECKPOINT,
+    )
 
 
 def gone_checkpoint(timeline: Timeline, checkpoint_id: int) -> NotFoundError:
     """The error (kind `checkpoint_gone`) for a checkpoint that was cleaned up: by which record, and when."""
     view = timeline.seen()
     try:
-        fate = view.fate(find_completed(timeline, checkpoint_id).attempt)
+        fate = view.fate(timeline.completed(checkpoint_id).attempt)
         record = None if fate is None else next(timeline.records(fate.slot - 1), None)
     except DstlError:
         record = None
@@ -127,3 +156,31 @@ def _place(store: ObjectStore, name: str) -> str:
     """As other programs spell it."""
     uri = store.uri_of(name)
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
+
+
+def _found(store: ObjectStore) -> Iterator[str]:
+    """In the order of their folders, in which `a-b/` precedes `a/`."""
+    offset = JOBS_PREFIX
+    while True:
+        name = _first_name(store, JOBS_PREFIX, offset)
+        if name is None:
+            return
+        job, slash, _ = name.removeprefix(JOBS_PREFIX).partition("/")
+        if slash and _is_job(job):
+            yield job
+        offset = f"{JOBS_PREFIX}{job}{_AFTER_SLASH if slash else chr(0x20)}"
+
+
+def _first_name(store: ObjectStore, prefix: str, offset: str | None = None) -> str | None:
+    if store.capabilities.short_lists:
+        short = cast("ShortListingStore", store)
+        return next((stat.name for stat in short.list_first(prefix, 1, start_offset=offset)), None)
+    return next((stat.name for stat in store.list(prefix, start_offset=offset)), None)
+
+
+def _is_job(name: str) -> bool:
+    try:
+        validated_job(name)
+    except InvalidInputError:
+        return False
+    return True

@@ -1,7 +1,7 @@
 """How far the last clean-up saw, so that the next one judges what is new, and what may go since.
 
 Owns the mark: an empty object named by a slot, with the rest in its metadata. Does not own what garbage is
-(`checkpoint.steps.garbage`), or what checkpoints need (`checkpoint.steps.references`).
+(`garbage`), or what checkpoints need (`references`).
 
 Why this is safe. A mark only ever spares an object the deletion, so a false one leaks, and deletes nothing. A
 true one stays true: the clean-up that wrote it had classified every object stamped before `began`, by a view
@@ -9,7 +9,7 @@ of at least `slot`, and deleted all that was garbage. So of what is still there,
 
 * the objects of a checkpoint committed by then are those that its own manifest names, which never changes:
   they are needed for as long as it is kept;
-* the objects of one whose grace was over by then are needed by the `roots` (`checkpoint.steps.references`),
+* the objects of one whose grace was over by then are needed by the `roots` (`references`),
   and stay needed while these are the same.
 
 The `stamps` spare the next one a look at each slot whose grace decides. They are believed only to find that
