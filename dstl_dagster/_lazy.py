@@ -17,7 +17,7 @@ def lazy_face(
 
     Args:
         homes: the public names of each module of the package, by the module's name; a module that is public
-            itself has its own.
+            itself has its own. `.other` is the package beside this one, for what this one gives as well.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
@@ -25,7 +25,7 @@ def lazy_face(
         home = home_of.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(f"{package}.{home}")
+        module = import_module(f".{home}", package)
         return module if name == home else getattr(module, name)
 
     def names() -> list[str]:

@@ -3,7 +3,7 @@
 Owns the public names of these. Does not own the decisions (`timeline`), or reports and state (`keyed`); the
 names that callers of the steps need from there are re-exported here.
 
-Modules are imported on first use: a Spark task needs only the names of documents.
+Modules are imported on first use: a Spark task needs only those of documents.
 """
 
 from __future__ import annotations
@@ -11,18 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dstl_dagster._lazy import lazy_face
-from dstl_dagster.keyed import (
-    AttemptReport,
-    FileReport,
-    Manifest,
-    Measure,
-    NameChange,
-    OperatorReport,
-    Source,
-    load_report,
-    store_report,
-)
-from dstl_dagster.timeline import Attempt, PlannedAttempt, Resolution, Timeline
 
 if TYPE_CHECKING:
     from dstl_dagster.checkpoint.batch import Batch
@@ -36,6 +24,18 @@ if TYPE_CHECKING:
     from dstl_dagster.checkpoint.steps.clean_up import CleanUp, components_of
     from dstl_dagster.checkpoint.steps.compose_commit import SUCCESS_FILE
     from dstl_dagster.checkpoint.upkeep import change_columns, change_names, changed_schema, materialize
+    from dstl_dagster.keyed import (
+        AttemptReport,
+        FileReport,
+        Manifest,
+        Measure,
+        NameChange,
+        OperatorReport,
+        Source,
+        load_report,
+        store_report,
+    )
+    from dstl_dagster.timeline import Attempt, PlannedAttempt, Resolution, Timeline
 
 __all__ = [
     "SUCCESS_FILE",
@@ -84,5 +84,17 @@ __getattr__, __dir__ = lazy_face(
         "restore": ["RestorePlan"],
         "upkeep": ["change_columns", "change_names", "changed_schema", "materialize"],
         "inspect.verify": ["Problem", "Verification"],
+        ".keyed": [
+            "AttemptReport",
+            "FileReport",
+            "Manifest",
+            "Measure",
+            "NameChange",
+            "OperatorReport",
+            "Source",
+            "load_report",
+            "store_report",
+        ],
+        ".timeline": ["Attempt", "PlannedAttempt", "Resolution", "Timeline"],
     },
 )

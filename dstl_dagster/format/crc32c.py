@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from typing import Final
 
 import google_crc32c
-import numpy as np
 
 from dstl_dagster.errors import FormatError
 
@@ -35,6 +34,9 @@ EMPTY_CRC32C = 0
 _POLYNOMIAL: Final = 0x82F63B78  # reflected: bit 31 is x^0
 
 _ONE: Final = 1 << 31  # x^0
+_COPIED_BYTES: Final = 1 << 14
+"""Up to so many, a copy takes less time than an array over them."""
+
 _PRODUCT_BITS: Final = 63
 _LOWEST_BITS: Final = int.from_bytes(b"\1" * _PRODUCT_BITS, "big")
 _ZERO_DIGITS: Final = int.from_bytes(b"0" * _PRODUCT_BITS, "big")
@@ -49,8 +51,10 @@ def crc32c(payload: bytes | bytearray | memoryview) -> int:
 
 def extend(crc: int, payload: bytes | bytearray | memoryview) -> int:
     """The checksum of what `crc` covers followed by `payload`."""
-    if isinstance(payload, bytes):
-        return int(google_crc32c.extend(crc, payload))
+    if isinstance(payload, bytes) or len(payload) <= _COPIED_BYTES:
+        return int(google_crc32c.extend(crc, bytes(payload)))
+    import numpy as np  # slow to load, and no document is as long
+
     # The library refuses a memoryview, but accepts an array over the same bytes without a copy.
     return int(google_crc32c.extend(crc, np.frombuffer(payload, dtype=np.uint8)))
 

@@ -3,7 +3,7 @@
 Owns the documents of a checkpoint (reports, manifest), and reading and writing state through them. Does not
 own whether a checkpoint counts (`timeline`), or the steps that create one (`checkpoint`).
 
-Modules that read or write rows are imported on first use: they need Arrow, and a sensor needs only documents.
+Modules are imported on first use: those that read or write rows need Arrow, a sensor needs documents alone.
 """
 
 from __future__ import annotations
@@ -11,29 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dstl_dagster._lazy import lazy_face
-from dstl_dagster.keyed.entries import OperatorEntry, StateSizes
-from dstl_dagster.keyed.given import Files, Handles, as_file_reports, as_operator_reports
-from dstl_dagster.keyed.manifest import (
-    Manifest,
-    load_manifest,
-    require_same_manifest,
-    store_manifest,
-)
-from dstl_dagster.keyed.reports import (
-    AttemptReport,
-    FileReport,
-    OperatorReport,
-    load_report,
-    store_report,
-)
-from dstl_dagster.keyed.run_lists import RunLists, load_list
-from dstl_dagster.keyed.runs import Merge, Run, merged_runs
-from dstl_dagster.keyed.sources import Measure, NameChange, Source, merged_sources, source_id
-from dstl_dagster.keyed.state_rows import StateRows
 
 if TYPE_CHECKING:
     from dstl_dagster.keyed.diff import StateDiff, compared_runs, diff_checkpoints, diff_states, paired_rows
+    from dstl_dagster.keyed.entries import OperatorEntry, StateSizes
     from dstl_dagster.keyed.export import Export, export_checkpoint, export_state
+    from dstl_dagster.keyed.given import Files, Handles, as_file_reports, as_operator_reports
     from dstl_dagster.keyed.history import KeyChange, key_history
     from dstl_dagster.keyed.keyed_state import (
         KeyedState,
@@ -48,16 +31,33 @@ if TYPE_CHECKING:
         write_range,
         write_rows,
     )
+    from dstl_dagster.keyed.manifest import (
+        Manifest,
+        load_manifest,
+        require_same_manifest,
+        store_manifest,
+    )
     from dstl_dagster.keyed.merge_policy import DueMerge, MergePolicy
     from dstl_dagster.keyed.merge_rows import Beside, beside, changed_rows
     from dstl_dagster.keyed.merging import due_operators, merge_of_all, with_due_merges, write_merge
     from dstl_dagster.keyed.replacing import Grouped, Replacement, Scope, replacements
+    from dstl_dagster.keyed.reports import (
+        AttemptReport,
+        FileReport,
+        OperatorReport,
+        load_report,
+        store_report,
+    )
+    from dstl_dagster.keyed.run_lists import RunLists, load_list
+    from dstl_dagster.keyed.runs import Merge, Run, merged_runs
     from dstl_dagster.keyed.shared_files import (
         SharedFiles,
         changes_to_json,
         held_if_small,
         small_from_outcome,
     )
+    from dstl_dagster.keyed.sources import Measure, NameChange, Source, merged_sources, source_id
+    from dstl_dagster.keyed.state_rows import StateRows
     from dstl_dagster.keyed.state_scan import Filters, KeyGroups, StateScan
     from dstl_dagster.keyed.ttl_rules import refuse_wrong_ttl
 
@@ -133,6 +133,14 @@ __all__ = [
 __getattr__, __dir__ = lazy_face(
     __name__,
     {
+        "entries": ["OperatorEntry", "StateSizes"],
+        "given": ["Files", "Handles", "as_file_reports", "as_operator_reports"],
+        "manifest": ["Manifest", "load_manifest", "require_same_manifest", "store_manifest"],
+        "reports": ["AttemptReport", "FileReport", "OperatorReport", "load_report", "store_report"],
+        "run_lists": ["RunLists", "load_list"],
+        "runs": ["Merge", "Run", "merged_runs"],
+        "sources": ["Measure", "NameChange", "Source", "merged_sources", "source_id"],
+        "state_rows": ["StateRows"],
         "diff": ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"],
         "export": ["Export", "export_checkpoint", "export_state"],
         "history": ["KeyChange", "key_history"],

@@ -72,6 +72,33 @@ def test_a_task_imports_neither_dagster_nor_google(tmp_path: Path) -> None:
     assert _heavy(modules) == []
 
 
+STEPS = """
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.storage import LocalObjectStore
+coordinator = CheckpointCoordinator("orders", LocalObjectStore({folder!r}))
+attempt = coordinator.trigger()
+coordinator.record(attempt, [], [])
+coordinator.confirm(attempt)
+coordinator.compose_commit()
+coordinator.clean_up()
+assert [each.checkpoint_id for each in coordinator.list()] == [1]
+"""
+
+
+def test_the_steps_need_no_arrow(tmp_path: Path) -> None:
+    """What an op, a sensor or the command does about checkpoints, from trigger to clean-up, reads no rows."""
+    modules = _loaded_by(STEPS.format(folder=str(tmp_path / "store")), tmp_path)
+    assert not {"pyarrow", "numpy"} & modules
+
+
+def test_a_face_alone_loads_nothing_behind_it(tmp_path: Path) -> None:
+    """A name is loaded when it is used."""
+    modules = _loaded_by(
+        "import dstl_dagster.checkpoint, dstl_dagster.keyed, dstl_dagster.timeline", tmp_path
+    )
+    assert len([name for name in modules if name.startswith("dstl_dagster")]) < 8
+
+
 def test_names_are_loaded_when_they_are_used(tmp_path: Path) -> None:
     """The ops and resources bring Dagster, but still no Spark and no Google library."""
     modules = _loaded_by(

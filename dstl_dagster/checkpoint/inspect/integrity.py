@@ -9,14 +9,25 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from dstl_dagster.changelog import ReadCache
-from dstl_dagster.errors import DstlError, UnavailableError
+from dstl_dagster.errors import DstlError, ErrorKind, UnavailableError
 from dstl_dagster.format import StreamStateHandle
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
 from dstl_dagster.storage import ObjectStore, read_parts
 
-__all__ = ["Expected", "FileChecks", "Findings", "Problem", "check_object", "is_as_expected"]
+if TYPE_CHECKING:
+    from dstl_dagster.changelog import ReadCache
+
+__all__ = [
+    "Expected",
+    "FileChecks",
+    "Findings",
+    "Problem",
+    "check_object",
+    "is_as_expected",
+    "raise_unless_damage",
+]
 
 _SMALL_BYTES = 8 << 20
 """Up to this size an object is read whole, by one request."""
@@ -159,6 +170,12 @@ def _read(store: ObjectStore, name: str, size_bytes: int, generation: int) -> tu
         for part in parts:
             size, crc = size + len(part), extend(crc, part)
     return size, crc
+
+
+def raise_unless_damage(error: DstlError) -> None:
+    """Raise what says nothing about the bytes: the store is down, or a later release wrote them."""
+    if isinstance(error, UnavailableError) or error.kind == ErrorKind.NEWER_VERSION:
+        raise error
 
 
 class FileChecks:

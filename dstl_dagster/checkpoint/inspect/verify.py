@@ -12,12 +12,11 @@ Each object is checked by itself, so no problem hides another. An outage is not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from dstl_dagster.changelog import ChangelogReader, ReadCache
 from dstl_dagster.checkpoint.inspect.integrity import (
     Expected,
     FileChecks,
@@ -25,21 +24,18 @@ from dstl_dagster.checkpoint.inspect.integrity import (
     Problem,
     check_object,
     is_as_expected,
+    raise_unless_damage,
 )
 from dstl_dagster.concurrency import in_order
-from dstl_dagster.errors import DstlError, ErrorKind, FormatError, UnavailableError
-from dstl_dagster.format import ChangelogStateHandle, JobNames, StreamStateHandle
+from dstl_dagster.errors import DstlError, ErrorKind, FormatError
+from dstl_dagster.format import JobNames, StreamStateHandle
 from dstl_dagster.keyed import (
     FileReport,
     Manifest,
-    OperatorEntry,
-    is_keyed,
     load_list,
-    schema_of,
 )
 from dstl_dagster.recoverable import Copied, fingerprint_of, is_own, temporary_names
 from dstl_dagster.settings import FsStateChangelogOptions
-from dstl_dagster.state import StateSchema, check_changes
 from dstl_dagster.storage import ObjectStore, Origin
 from dstl_dagster.timeline import Committed
 
@@ -109,12 +105,15 @@ def verify_checkpoint(
     Raises: UnavailableError if the store is down, FormatError (kind `newer_version`) if a later release wrote
     the checkpoint: then nothing is known.
     """
+    from dstl_dagster.checkpoint.inspect.changes import (
+        change_checks,  # needs Arrow, as nothing else here does
+    )
+
     found = Findings()
     origin = origin or Origin("", "", None)
     files = origin.located(store)
     _check_lists(store, manifest, found)
-    kept = ReadCache().with_disk(options or FsStateChangelogOptions())
-    checks = _change_checks(store, kept, manifest, found)
+    checks: list[Check] = []
     if abandoned:
         own = JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt)
         found.note(own, "is of a checkpoint that a restore left behind: read it, but do not restore to it")
@@ -122,8 +121,8 @@ def verify_checkpoint(
     else:
         copied = cache(partial(origin.is_copied, store))
         checks += [partial(_check_file, files, file, committed, copied, found) for file in manifest.files]
-    with kept:
-        _run(checks, threads, progress)
+    with change_checks(store, manifest, options, found) as of_changes:
+        _run([*of_changes, *checks], threads, progress)
     return Verification.of(manifest.checkpoint_id, found)
 
 
@@ -150,12 +149,6 @@ def require_undamaged(store: ObjectStore, manifest: Manifest, *, threads: int = 
             "`dstl checkpoints restore --newest-verified`, finds the newest undamaged checkpoint",
             kind=ErrorKind.DAMAGED,
         )
-
-
-def raise_unless_damage(error: DstlError) -> None:
-    """Raise what says nothing about the bytes: the store is down, or a later release wrote them."""
-    if isinstance(error, UnavailableError) or error.kind == ErrorKind.NEWER_VERSION:
-        raise error
 
 
 def _run(checks: list[Check], threads: int, progress: Progress | None) -> None:
@@ -186,61 +179,6 @@ def _files(manifest: Manifest) -> list[StreamStateHandle]:
         for stream in handle.streams
     }
     return list(found.values())
-
-
-def _change_checks(store: ObjectStore, cache: ReadCache, manifest: Manifest, found: Findings) -> list[Check]:
-    """One check for each handle: its files, its change sets, and their content.
-
-    Of a handle that is needed in part, all is checked: its files are there for good or not at all.
-    """
-    reader = ChangelogReader(store, cache=cache, threads=1)  # the checks themselves run concurrently
-    files = FileChecks(store, found, cache)
-    checks: list[Check] = []
-    for entry in manifest.operators.values():
-        schema = _schema_of(entry, found) if entry.runs else None
-        handles = _each_once(entry.handles)
-        checks += [partial(_check_handle, files, reader, handle, schema, found) for handle in handles]
-    return checks
-
-
-def _files_of(handle: ChangelogStateHandle) -> Iterable[StreamStateHandle]:
-    return {stream.name: stream for stream in handle.streams}.values()
-
-
-def _each_once(handles: Iterable[ChangelogStateHandle]) -> Iterable[ChangelogStateHandle]:
-    """The handles, without further parts of the same one."""
-    return {handle.handles_and_offsets: handle for handle in handles}.values()
-
-
-def _schema_of(entry: OperatorEntry, found: Findings) -> StateSchema | None:
-    try:
-        return schema_of(entry.report) if is_keyed(entry.report) else None
-    except DstlError as error:
-        found.problem(next(entry.files()), f"has no readable schema in its manifest: {error.message}")
-        return None
-
-
-def _check_handle(
-    files: FileChecks,
-    reader: ChangelogReader,
-    handle: ChangelogStateHandle,
-    schema: StateSchema | None,
-    found: Findings,
-) -> None:
-    there = [files.is_there(stream) for stream in _files_of(handle)]
-    if not all(there):
-        return  # reported by the object's own check
-    try:
-        batches = reader.read_batches(handle)
-        if schema is not None:
-            check_changes(batches, schema)
-        else:
-            for _ in batches:
-                pass  # reading compares each change set with its checksum
-    except DstlError as error:
-        raise_unless_damage(error)
-        names = sorted({stream.name for stream in handle.streams})
-        found.problem(", ".join(names), f"does not hold what it should: {error.message}")
 
 
 def _check_file(
