@@ -118,7 +118,7 @@ def open_batch(
 
     Raises: InvalidInputError for a process that was handed no batch; FormatError (kind `newer_version`) for
     a batch of a later release. Entering raises FencedError if the attempt has ended meanwhile, and
-    NotFoundError (kind `no_attempt`) if this machine sees another store under the URI.
+    NotFoundError if this machine sees another store under the URI.
     """
     from dstl_dagster.spark import ResumedBatch  # PySpark: not where Dagster makes the extras
 

@@ -183,7 +183,7 @@ class Batch:
     def state(self, operator: str) -> StateAt | None:
         """The state of `operator` at the parent; `None` if it has none. Looked up once.
 
-        Raises: FormatError, InvalidInputError (`not_keyed`).
+        Raises: FormatError, InvalidInputError.
         """
         if operator not in self._states:
             parent = self.parent

@@ -60,8 +60,7 @@ class Claim:
     def check(self, sources: Mapping[str, Source], operators: Collection[str], job: str) -> None:
         """Pass if a batch of this claim may be applied on a checkpoint with these sources and operators.
 
-        Raises: ConflictError, kind `other_measure`, `shared_source`, `unclaimed_source` or
-        `unclaimed_operator`. Nothing was read or written.
+        Raises: ConflictError, kind `other_source` or `unclaimed`. Nothing was read or written.
         """
         known = sources.get(self.source)
         if known is None:
@@ -76,7 +75,7 @@ class Claim:
             raise ConflictError(
                 f"operator {left[0]!r} of job {job!r} has state that source {self.source!r} ({self.by}) "
                 f"wrote and no longer writes: nothing was read. {_ways_out('operator', left[0], new)}",
-                kind=ErrorKind.UNCLAIMED_OPERATOR,
+                kind=ErrorKind.UNCLAIMED,
             )
 
     def _check_new(self, sources: Mapping[str, Source], job: str) -> None:
@@ -95,7 +94,7 @@ class Claim:
         raise ConflictError(
             f"source {self.source!r} ({self.by}) is new to job {job!r}, and its source {name!r}{stands} is "
             f"defined nowhere here: nothing was read. {_ways_out('source', name, self.source)}",
-            kind=ErrorKind.UNCLAIMED_SOURCE,
+            kind=ErrorKind.UNCLAIMED,
         )
 
     def _check_writer(self, before: str, job: str) -> None:
@@ -103,14 +102,14 @@ class Claim:
             raise ConflictError(
                 f"source {self.source!r} of job {job!r} is {before}, which is defined beside {self.by}: "
                 "one of them would take the other one's batches for its own. Give each a source of its own",
-                kind=ErrorKind.SHARED_SOURCE,
+                kind=ErrorKind.OTHER_SOURCE,
             )
         if not self.ignore_unclaimed:
             raise ConflictError(
                 f"source {self.source!r} of job {job!r} is {before}, which is defined nowhere here, and this "
                 f"is {self.by}: nothing was read. If there are both, give each a source of its own; if it is "
                 f"{before} under a new name, say so once: {_MEANT}",
-                kind=ErrorKind.SHARED_SOURCE,
+                kind=ErrorKind.OTHER_SOURCE,
             )
 
     def _check_measure(self, known: Source, job: str) -> None:
@@ -121,7 +120,7 @@ class Claim:
             f"source {self.source!r} of job {job!r} is applied by {before}, and this batch is one of {now}: "
             "what is in the state already cannot be told from what is not. Go on with the former, or give "
             "this one a source of its own",
-            kind=ErrorKind.OTHER_MEASURE,
+            kind=ErrorKind.OTHER_SOURCE,
         )
 
     def source_after(self, before: Source | None, written: Iterable[str]) -> Source:
@@ -167,7 +166,7 @@ def refuse_unmoved(before: Mapping[str, Source], moved: Mapping[str, Source], jo
     """Of a driver that says nothing but positions: refuse a position of a new name, while one that it has
     moved before stays where it is. The driver would have read its input from the beginning.
 
-    Raises: ConflictError (kind `unclaimed_source`).
+    Raises: ConflictError (kind `unclaimed`).
     """
     new = [name for name, each in moved.items() if name not in before and not each.by]
     left = [name for name, each in before.items() if name not in moved and not each.by]
@@ -176,7 +175,7 @@ def refuse_unmoved(before: Mapping[str, Source], moved: Mapping[str, Source], jo
             f"this batch moves position {new[0]!r}, which is new to job {job!r}, and not {left[0]!r}, which "
             f"stands at {_in_words(before[left[0]].position)}: the batch was not completed. "
             f"{_ways_out('source', left[0], new[0])}",
-            kind=ErrorKind.UNCLAIMED_SOURCE,
+            kind=ErrorKind.UNCLAIMED,
         )
 
 

@@ -85,7 +85,7 @@ class CheckpointCoordinator(CheckpointReader):
         only the one with the given id.
 
         Raises: ConflictError, kind `attempt_open` (another owner's attempt is open; `take_over=True` fences
-        it), `already_applied` (a completed checkpoint holds `idempotency_key`), `parent_moved`.
+        it), `already_applied` (a completed checkpoint holds `idempotency_key`), `moved`.
         """
         return trigger.trigger(self._job, self._owner, take_over, idempotency_key, expected_parent)
 
@@ -146,7 +146,7 @@ class CheckpointCoordinator(CheckpointReader):
         Call it before anything is written under the attempt: clean-up finds only what a record names. Where
         the attempt has been opened already it costs one request.
 
-        Raises: ConflictError (kind `attempt_open`; `already_applied`; `parent_moved`: plan again),
+        Raises: ConflictError (kind `attempt_open`; `already_applied`; `moved`: plan again),
         FencedError (it was open, and has ended).
         """
         trigger.begin(self._job, self._owner, planned, take_over)
@@ -198,7 +198,7 @@ class CheckpointCoordinator(CheckpointReader):
         Idempotent: a repeat returns the same checkpoint. `manifest`: as `record` returned it, if the caller
         still has it.
 
-        Raises: NotFoundError (kind `no_manifest`: step 4 was not done), FencedError, ConflictError.
+        Raises: NotFoundError (kind `state_missing`: step 4 was not done), FencedError, ConflictError.
         """
         return confirm.confirm(self._job, attempt, manifest)
 
@@ -260,8 +260,8 @@ class CheckpointCoordinator(CheckpointReader):
 
         `until`: the first clean-up after that time releases it. Asked for again, it is the new end.
 
-        Raises: InvalidInputError, NotFoundError, ConflictError (kind `savepoint_exists`: the name keeps
-        another checkpoint).
+        Raises: InvalidInputError, NotFoundError, ConflictError (the name keeps another
+        checkpoint).
         """
         validated_savepoint(name)
         if until is not None and until.tzinfo is None:
@@ -289,7 +289,7 @@ class CheckpointCoordinator(CheckpointReader):
         Only the foreign object that blocked the file when step 6 ran is ever deleted: if another one has
         taken the name since, the file is blocked again. Returns the checkpoint as it is afterwards.
 
-        Raises: NotFoundError (kind `not_blocked`), InvalidInputError, UnavailableError (run it again).
+        Raises: NotFoundError, InvalidInputError, UnavailableError (run it again).
         """
         try:
             chosen = Resolution(resolution)
@@ -325,7 +325,7 @@ class CheckpointCoordinator(CheckpointReader):
         `plan_restore` showed is what goes.
 
         Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), ConflictError (kind `abandoned`; kind
-        `parent_moved`: another checkpoint than `expected_last` is the last), FormatError (kind `damaged`;
+        `moved`: another checkpoint than `expected_last` is the last), FormatError (kind `damaged`;
         `newest_verified` finds another one), UnavailableError (run it again).
         """
         return restoring.restore(self._job, checkpoint_id, self._owner, request_id, expected_last)

@@ -46,7 +46,7 @@ def materialize(
         force: merge every state that is not one run.
         progress: called for each operator as `merge_of_all` does.
 
-    Raises: ConflictError (kind `attempt_open`, `parent_moved`), InvalidInputError (kind `no_operator`),
+    Raises: ConflictError (kind `attempt_open`, `moved`), InvalidInputError (kind `no_state`),
     NotFoundError, FormatError, UnavailableError; the attempt is aborted then.
     """
     latest = coordinator.latest()
@@ -86,7 +86,7 @@ def changed_schema(
 ) -> StateSchema:
     """The columns of `operator` at a checkpoint after `changes`. Writes nothing.
 
-    Raises: NotFoundError (kind `no_state`), InvalidInputError (kind `schema_change`, `not_keyed`),
+    Raises: NotFoundError (kind `no_state`), InvalidInputError,
     FormatError.
     """
     state = StateAt.of(coordinator.store, checkpoint.manifest, operator)
@@ -107,7 +107,7 @@ def change_columns(
     Writes a report and a manifest, and no row. Keeps the positions. Unlike a batch's own changes, a column
     that is not there is an error.
 
-    Raises: ConflictError (kind `attempt_open`, `parent_moved`); as `changed_schema`, before an attempt opens.
+    Raises: ConflictError (kind `attempt_open`, `moved`); as `changed_schema`, before an attempt opens.
     """
     schema = changed_schema(coordinator, parent, operator, changes)
     batch = _batch_on(coordinator, parent)
@@ -132,7 +132,7 @@ def change_names(coordinator: CheckpointCoordinator, parent: Checkpoint, names: 
     cleaned up.
 
     Raises: NotFoundError (kind `no_state`), InvalidInputError, before an attempt opens; ConflictError (kind
-    `attempt_open`, `parent_moved`).
+    `attempt_open`, `moved`).
     """
     manifest = parent.manifest
     names.require_known(manifest.operators, manifest.sources, manifest.job)

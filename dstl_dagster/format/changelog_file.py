@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from dstl_dagster.errors import ErrorKind, FormatError
+from dstl_dagster.errors import FormatError
 from dstl_dagster.format.change_set_codec import (
     ChangeSetLayout,
     DecodedChangeSet,
@@ -269,7 +269,7 @@ class ChangelogFileReader:
             return decode_change_set(self._body_of_part(entry, part), part.layout)
         body, body_crc = self._body(entry)
         if body_crc != entry.crc32c:
-            raise FormatError("a change set does not match its checksum", kind=ErrorKind.CHECKSUM)
+            raise FormatError("a change set does not match its checksum")
         if layout is None:
             _, layout, _ = walk_change_set(in_steps(bytes(body)))
         return decode_change_set(body, layout)
@@ -369,7 +369,7 @@ def _verified_frames(
     bounds = pairwise([0, *sizes.cumsum().tolist()])
     for (start, end), crc in zip(bounds, frames.crc32cs[first:stop].tolist(), strict=True):
         if crc32c(octets[start:end]) != crc:
-            raise FormatError("a frame of a change set does not match its checksum", kind=ErrorKind.CHECKSUM)
+            raise FormatError("a frame of a change set does not match its checksum")
     return body
 
 

@@ -170,9 +170,7 @@ def encode_block(layout: ChangeSetLayout) -> bytes:
 def decode_block(entry: ChangeSetEntry, block: bytes) -> ChangeSetLayout:
     """The layout in a block. FormatError if it does not match its entry."""
     if len(block) != entry.block_bytes or google_crc32c.value(block) != entry.block_crc32c:
-        raise FormatError(
-            "the lengths recorded in the footer do not match their checksum", kind=ErrorKind.CHECKSUM
-        )
+        raise FormatError("the lengths recorded in the footer do not match their checksum")
     groups = np.frombuffer(block, dtype="<i4", count=2 * entry.group_count).reshape(-1, 2)
     lengths = np.frombuffer(block, dtype="<u4", offset=8 * entry.group_count)
     return ChangeSetLayout(
@@ -230,11 +228,11 @@ def decode_trailer(tail: bytes, file_bytes: int) -> Trailer | None:
     head = tail[-TRAILER_BYTES:]
     index_offset, body_size, entry_count, index_crc, version, flag, extensions, crc, _ = _TRAILER.unpack(head)
     if google_crc32c.value(head[:_TRAILER_CRC_AT]) != crc:
-        raise FormatError("the footer's trailer does not match its checksum", kind=ErrorKind.CHECKSUM)
+        raise FormatError("the footer's trailer does not match its checksum")
     if version != _VERSION:
         raise FormatError(
             f"the footer has version {version}, but this release reads {_VERSION}: upgrade dstl-dagster",
-            ErrorKind.VERSION,
+            ErrorKind.NEWER_VERSION,
         )
     if flag not in (0, 1, 2):
         raise FormatError(
@@ -253,7 +251,7 @@ def decode_trailer(tail: bytes, file_bytes: int) -> Trailer | None:
 def decode_index(trailer: Trailer, packed: bytes) -> FileIndex:
     """The index. FormatError if it does not match its checksum, or points outside the file."""
     if len(packed) != trailer.index_bytes or google_crc32c.value(packed) != trailer.index_crc32c:
-        raise FormatError("the footer's index does not match its checksum", kind=ErrorKind.CHECKSUM)
+        raise FormatError("the footer's index does not match its checksum")
     entries = []
     for fields in _ENTRY.iter_unpack(packed):
         (
@@ -348,7 +346,7 @@ def decode_frame_table(table: bytes, sets: Sequence[tuple[int, int]]) -> list[Fr
     """
     size, crc = _TABLE_END.unpack_from(table, len(table) - TABLE_END_BYTES)
     if size != len(table) - TABLE_END_BYTES or size % 4 or google_crc32c.value(table[:size]) != crc:
-        raise FormatError("the footer's frames do not match their checksum", kind=ErrorKind.CHECKSUM)
+        raise FormatError("the footer's frames do not match their checksum")
     numbers = np.frombuffer(table[:size], "<u4").astype(np.int64)
     counts, rest = numbers[: len(sets)], numbers[len(sets) :]
     if len(counts) != len(sets) or len(rest) != _NUMBERS * counts.sum():

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 
-from dstl_dagster.errors import ErrorKind, FormatError, InternalError, InvalidInputError
+from dstl_dagster.errors import FormatError, InternalError, InvalidInputError
 
 __all__ = [
     "COMPONENTS_PREFIX",
@@ -51,9 +51,9 @@ _MAX_SLOT = 10**20 - 1
 def validated_job(job: str) -> str:
     """The job's name, if it is valid: 1 to 100 of `A-Z a-z 0-9 . _ -`, the first a letter or digit.
 
-    Raises: InvalidInputError (kind `bad_job_name`).
+    Raises: InvalidInputError.
     """
-    return _validated(job, "job", ErrorKind.BAD_JOB_NAME)
+    return _validated(job, "job")
 
 
 def validated_savepoint(name: str) -> str:
@@ -69,7 +69,7 @@ def validated_savepoint(name: str) -> str:
             f"savepoint name {name!r} cannot be used: it reads as {other}, and could mean another "
             "checkpoint: begin it with a word, such as 'release-2'"
         )
-    return _validated(name, "savepoint", ErrorKind.INVALID_INPUT)
+    return _validated(name, "savepoint")
 
 
 def _is_time(text: str) -> bool:
@@ -91,12 +91,11 @@ _OTHER_NAMES: dict[str, Callable[[str], object]] = {
 """What names a checkpoint elsewhere (`timeline.as_of`), and is no name for a savepoint."""
 
 
-def _validated(name: str, what: str, kind: ErrorKind) -> str:
+def _validated(name: str, what: str) -> str:
     if not isinstance(name, str) or not _JOB.fullmatch(name):
         raise InvalidInputError(
             f"{what} name {name!r} cannot be used: use 1 to 100 letters, digits, dots, underscores or "
-            "dashes, beginning with a letter or digit",
-            kind=kind,
+            "dashes, beginning with a letter or digit"
         )
     return name
 

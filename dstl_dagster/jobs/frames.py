@@ -172,7 +172,7 @@ def merge_frame(
 
     The other arguments are those of `merge_state`.
 
-    Raises: InvalidInputError (kind `duplicate_key`, `schema_change`, `unsupported_type`, `missing_extra`
+    Raises: InvalidInputError (kind `duplicate_key`, `schema_change`, `unsupported_type`, `not_installed`
     without DuckDB, or a kind that says what else is wrong with the call).
     """
     what = f"state of operator {operator!r}"

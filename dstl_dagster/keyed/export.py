@@ -106,9 +106,9 @@ def export_state(
         as_bytes: columns whose text is written as binary: Parquet requires UTF-8, keyed state does not.
         progress: called with (parts done, parts in total).
 
-    Raises: ConflictError (kind `target_not_empty`) before anything is written, or if a different export wrote
-    there meanwhile; InvalidInputError if `as_bytes` names an unknown column, or (kind `not_utf8`) if another
-    column has text that is not UTF-8; UnavailableError (call again); as reading the state does.
+    Raises: ConflictError (kind `foreign_object`) before anything is written, or if a different export wrote
+    there meanwhile; InvalidInputError if `as_bytes` names an unknown column, or if another column has text
+    that is not UTF-8; UnavailableError (call again); as reading the state does.
     """
     as_bytes = parse_names("as_bytes", as_bytes)
     unknown = [name for name in as_bytes if name not in state.schema.columns.names]
@@ -187,7 +187,7 @@ class _Target:
             raise ConflictError(
                 f"{self._store.uri_of(stat.name)} does not belong to this export ({self._what}) and is not "
                 "overwritten: use an empty folder, or move away what is there",
-                kind=ErrorKind.TARGET_NOT_EMPTY,
+                kind=ErrorKind.FOREIGN_OBJECT,
             )
         return stat
 

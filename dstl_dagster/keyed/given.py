@@ -77,7 +77,7 @@ def _looked_up(
             raise NotFoundError(
                 f"component {identifier.object_name} of file "
                 f"{recoverable.final_blob_identifier.object_name} is missing",
-                kind=ErrorKind.COMPONENT_MISSING,
+                kind=ErrorKind.NOT_WRITTEN,
             )
         components.append(
             Component(

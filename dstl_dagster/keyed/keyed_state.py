@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dstl_dagster.changelog import ChangelogReader, ReadCache
 from dstl_dagster.concurrency import passes_ahead, read_ahead
-from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
 from dstl_dagster.keyed.log_reads import Log, folded_logs
 from dstl_dagster.keyed.lookup import Keys, keys_table, touched_ranges
@@ -106,7 +106,7 @@ class StateAt:
 
         No request.
 
-        Raises: FormatError; InvalidInputError (kind `not_keyed`) if the operator's log is not keyed state.
+        Raises: FormatError; InvalidInputError if the operator's log is not keyed state.
         """
         entry = manifest.operators.get(operator)
         if entry is None:
@@ -114,8 +114,7 @@ class StateAt:
         if not is_keyed(entry.report):
             raise InvalidInputError(
                 f"operator {operator!r} of job {manifest.job!r} keeps a log of its own, without a schema: "
-                "read it with FsStateChangelogStorage.create_reader()",
-                kind=ErrorKind.NOT_KEYED,
+                "read it with FsStateChangelogStorage.create_reader()"
             )
         return cls(
             store.uri,

@@ -182,12 +182,12 @@ def store_manifest(
     Repeating it is no error.
 
     Returns: the manifest that is stored, with its checksum: of another try it may tell another cost.
-    Raises: ConflictError (kind `other_manifest`).
+    Raises: ConflictError (kind `other_report`).
     """
     name = attempt.names.manifest(attempt.checkpoint_id, attempt.attempt)
     conflict = ConflictError(
         f"attempt {attempt.attempt} already recorded a different manifest ({name})",
-        kind=ErrorKind.OTHER_MANIFEST,
+        kind=ErrorKind.OTHER_REPORT,
     )
     lists = lists or RunLists()
     listed = to_be_listed(manifest.operators)
@@ -223,14 +223,14 @@ def load_manifest(
 
     `crc32c`: of all its bytes, as what names it says, where that is known. `lists`: that the caller has read.
 
-    Raises: NotFoundError (kind `no_manifest`: its checkpoint was cleaned up; `state_missing`), FormatError.
+    Raises: NotFoundError (kind `checkpoint_gone`, `state_missing`), FormatError.
     """
     try:
         payload = store.get(name)
     except NotFoundError as error:
         raise NotFoundError(
             f"manifest {name} is gone: the checkpoint it belongs to was cleaned up or never recorded",
-            kind=ErrorKind.NO_MANIFEST,
+            kind=ErrorKind.CHECKPOINT_GONE,
         ) from error
     return _decoded(store, payload, name, lists, crc32c)
 

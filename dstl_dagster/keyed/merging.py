@@ -50,7 +50,7 @@ def due_operators(
     With `force` all of which a merge would leave something else than what is there; never those whose log is
     not keyed state. `operators`: only these.
 
-    Raises: InvalidInputError (kind `no_operator`) if one of `operators` does not exist.
+    Raises: InvalidInputError (kind `no_state`) if one of `operators` does not exist.
     """
     operators = None if operators is None else parse_names("operators", operators)
     unknown = sorted(set(operators or ()) - set(manifest.operators))
@@ -58,7 +58,7 @@ def due_operators(
         raise InvalidInputError(
             f"checkpoint {manifest.checkpoint_id} of job {manifest.job!r} has no operator {unknown[0]!r}, "
             f"only {', '.join(sorted(manifest.operators)) or 'none'}",
-            kind=ErrorKind.NO_OPERATOR,
+            kind=ErrorKind.NO_STATE,
         )
     wanted = sorted(manifest.operators if operators is None else operators)
     keyed = {name: entry for name in wanted if is_keyed((entry := manifest.operators[name]).report)}

@@ -265,7 +265,7 @@ def store_report(store: ObjectStore, attempt: Attempt, report: AttemptReport) ->
 def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
     """The report that steps 2 and 3 stored.
 
-    Raises: NotFoundError (kind `no_report`: the work never finished, or the attempt was cleaned up),
+    Raises: NotFoundError (kind `not_written`: the work never finished, or the attempt was cleaned up),
     FormatError.
     """
     name = attempt.names.report(attempt.attempt)
@@ -275,7 +275,7 @@ def load_report(store: ObjectStore, attempt: Attempt) -> AttemptReport:
         raise NotFoundError(
             f"attempt {attempt.attempt} of job {attempt.job!r} left no report ({name}): its work did not "
             "finish. Run the appending step (steps 1 to 3) again; it opens a new attempt",
-            kind=ErrorKind.NO_REPORT,
+            kind=ErrorKind.NOT_WRITTEN,
         ) from error
     _, fields = decode_document(_KIND, _VERSION, payload, name)
     return AttemptReport.from_json(fields)

@@ -49,7 +49,7 @@ class StateScan:
     interface, which DuckDB, Polars and others read as it is: `duckdb.sql("SELECT * FROM scan")`.
 
     Every reading method raises NotFoundError (kind `checkpoint_gone`) if clean-up deleted the checkpoint
-    meanwhile, InvalidInputError (kind `not_utf8`) for text that is not UTF-8, FormatError if stored bytes are
+    meanwhile, InvalidInputError for text that is not UTF-8, FormatError if stored bytes are
     damaged, UnavailableError.
 
     Attributes:
@@ -159,13 +159,13 @@ class StateScan:
         return pa.Table.from_batches(self._batches(), self.schema)
 
     def to_pandas(self) -> Any:
-        """All rows as a `pandas.DataFrame`, in PyArrow's choice of types. Raises: kind `missing_extra`."""
+        """All rows as a `pandas.DataFrame`, in PyArrow's choice of types. Raises: kind `not_installed`."""
         _required("pandas")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
         """A `polars.LazyFrame`: columns and the number of rows that a query needs are asked of the scan, and
-        its predicates are applied part by part. Raises: InvalidInputError (kind `missing_extra`).
+        its predicates are applied part by part. Raises: InvalidInputError (kind `not_installed`).
         """
         polars = _required("polars")
         plugins = import_module("polars.io.plugins")
@@ -191,7 +191,7 @@ class StateScan:
     def to_duckdb(self, connection: Any = None) -> Any:
         """A `duckdb.DuckDBPyRelation`, read when a query of it runs, and only once.
 
-        `connection`: of DuckDB; by default the module's own. Raises: InvalidInputError (`missing_extra`).
+        `connection`: of DuckDB; by default the module's own. Raises: InvalidInputError (`not_installed`).
         """
         return (connection or _required("duckdb")).from_arrow(self.to_arrow_batch_reader())
 
@@ -245,5 +245,5 @@ def _required(module: str) -> Any:
     except ModuleNotFoundError as error:
         raise InvalidInputError(
             f"this form of a state needs {module}, which is not installed: pip install {module}",
-            kind=ErrorKind.MISSING_EXTRA,
+            kind=ErrorKind.NOT_INSTALLED,
         ) from error

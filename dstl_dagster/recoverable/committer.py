@@ -71,7 +71,7 @@ class GSRecoverableWriterCommitter:
     def commit(self) -> CommitOutcome:
         """Publish for the first time. An object already at the final name is an error, ours or not.
 
-        Raises: ConflictError (the name is taken; kind `already_exists`), NotFoundError (components are
+        Raises: ConflictError (the name is taken; kind `foreign_object`), NotFoundError (components are
         gone), UnavailableError (outcome unknown: call `commit_after_recovery`), FormatError.
         """
         final = self._recoverable.final_blob_identifier
@@ -81,14 +81,14 @@ class GSRecoverableWriterCommitter:
             raise ConflictError(
                 f"{store.uri_of(final.object_name)!r} already exists during attempted commit (generation "
                 f"{found.generation}); to repeat a commit, use commit_after_recovery",
-                ErrorKind.ALREADY_EXISTS,
+                ErrorKind.FOREIGN_OBJECT,
             )
         outcome = self._run()
         if outcome.state is CommitState.TAKEN_AWAY:
             raise NotFoundError(
                 f"components of {store.uri_of(final.object_name)!r} are gone, and it does not exist: "
                 "it was published elsewhere and removed, or a lifecycle rule of the bucket deleted them",
-                ErrorKind.SOURCES_MISSING,
+                ErrorKind.NOT_WRITTEN,
             )
         return outcome
 

@@ -107,7 +107,7 @@ def _open(version: int, data: bytes) -> _Source:
     if version > _VERSION:
         raise FormatError(
             f"Serialized data with version {version} cannot be read by serializer with version {_VERSION}",
-            ErrorKind.FORMAT_NEWER,
+            ErrorKind.NEWER_VERSION,
         )
     return _Source(bytes(data))
 

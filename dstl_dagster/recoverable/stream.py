@@ -57,7 +57,7 @@ class _OpenComponent:
             raise UnavailableError(
                 f"the upload of {self.name!r} accepted {taken} of {len(payload)} bytes; "
                 "recover from the last persisted state",
-                ErrorKind.PARTIAL_WRITE,
+                ErrorKind.UPLOAD_FAILED,
             )
 
     def flush(self) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
 from dstl_dagster.storage import (
     NO_COST,
@@ -48,16 +48,15 @@ COST: Final = "cost"
 
 
 def require_shared(store_uri: str) -> None:
-    """Raises: InvalidInputError (kind `store_not_shared`) if only this process sees the store."""
+    """Raises: InvalidInputError if only this process sees the store."""
     if store_uri.startswith("memory:"):
         raise InvalidInputError(
-            f"Spark's tasks are other processes and cannot see {store_uri}: use file:///folder or gs://bucket",
-            kind=ErrorKind.STORE_NOT_SHARED,
+            f"Spark's tasks are other processes and cannot see {store_uri}: use file:///folder or gs://bucket"
         )
 
 
 def open_shared_store(store_uri: str, options: JobOptions) -> ObjectStore:
-    """The store, if tasks can open it too. Raises: InvalidInputError (kind `store_not_shared`)."""
+    """The store, if tasks can open it too. Raises: InvalidInputError."""
     require_shared(store_uri)
     return open_store(store_uri, options.files)
 

@@ -53,7 +53,7 @@ def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def refuse_raw_text(rows: pa.Table, instead: str) -> None:
-    """Pass if all text is UTF-8. Raises: InvalidInputError (kind `not_utf8`) naming the first column whose
+    """Pass if all text is UTF-8. Raises: InvalidInputError naming the first column whose
     text is not. `instead`: what to do about it.
     """
     for field, column in zip(rows.schema, rows.columns, strict=True):
@@ -64,7 +64,7 @@ def refuse_raw_text(rows: pa.Table, instead: str) -> None:
         except pa.ArrowInvalid as error:
             raise InvalidInputError(
                 f"column {field.name!r} has text that is not UTF-8 ({error}): {instead}",
-                kind=ErrorKind.NOT_UTF8,
+                kind=ErrorKind.UNSUPPORTED_TYPE,
             ) from error
 
 

@@ -202,7 +202,7 @@ class ObjectStore(Protocol):
     levels by convention only. All methods may be called from any thread. A store is not pickled: another
     process opens its `uri`.
 
-    Errors: NotFoundError, ConflictError (kind `precondition_failed`), InvalidInputError (a name or
+    Errors: NotFoundError, ConflictError, InvalidInputError (a name or
     argument the store cannot take), UnavailableError (may be repeated; the outcome of a change is
     unknown), FormatError (bytes that do not match the checksum the store recorded for them).
     """

@@ -77,7 +77,7 @@ def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectSt
                 from dstl_dagster.storage.gcs.store import open_gcs
             except ModuleNotFoundError as error:
                 raise InvalidInputError(
-                    f"{uri!r} needs {error.name}: install dstl-dagster[gcs]", ErrorKind.MISSING_EXTRA
+                    f"{uri!r} needs {error.name}: install dstl-dagster[gcs]", ErrorKind.NOT_INSTALLED
                 ) from error
             return open_gcs(uri, options or GSFileSystemOptions())
         case _:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dstl_dagster.errors import ConflictError, ErrorKind, UnavailableError
+from dstl_dagster.errors import ConflictError, UnavailableError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.storage.base import (
     ABSENT,
@@ -107,8 +107,7 @@ def write_own(
             return stat
         if stat is not None and not _may_still_arrive(stat, precondition):
             raise ConflictError(
-                f"{name!r} is another writer's object (generation {stat.generation}); read it, then decide",
-                ErrorKind.PRECONDITION_FAILED,
+                f"{name!r} is another writer's object (generation {stat.generation}); read it, then decide"
             ) from lost
         raise
 

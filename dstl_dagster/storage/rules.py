@@ -178,15 +178,13 @@ def check_precondition(uri: str, live_generation: int | None, precondition: Prec
         case Absent():
             if live_generation is not None:
                 raise ConflictError(
-                    f"{uri!r} exists already (generation {live_generation}); read it, then decide",
-                    ErrorKind.PRECONDITION_FAILED,
+                    f"{uri!r} exists already (generation {live_generation}); read it, then decide"
                 )
         case Generation(wanted):
             if live_generation != wanted:
                 there = "nothing is there" if live_generation is None else f"generation {live_generation} is"
                 raise ConflictError(
-                    f"{uri!r} is not of generation {wanted}: {there}; read it again, then decide",
-                    ErrorKind.PRECONDITION_FAILED,
+                    f"{uri!r} is not of generation {wanted}: {there}; read it again, then decide"
                 )
 
 
@@ -222,7 +220,7 @@ def damaged_upload(uri: str) -> FormatError:
     return FormatError(
         f"the service received bytes of {uri!r} other than those sent, and created no object; "
         "write the object again",
-        ErrorKind.UPLOAD_DAMAGED,
+        ErrorKind.UPLOAD_LOST,
     )
 
 

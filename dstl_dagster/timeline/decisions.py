@@ -34,7 +34,6 @@ from dstl_dagster.timeline.records import (
 from dstl_dagster.timeline.view import CheckpointEntry, Ending, TimelineView
 
 __all__ = [
-    "UNFINISHED",
     "ended_savepoints",
     "entry_of",
     "refuse_abandoned",
@@ -53,9 +52,6 @@ __all__ = [
     "to_savepoint",
     "to_subsume",
 ]
-
-UNFINISHED = frozenset({ErrorKind.UNCOMMITTED, ErrorKind.UNRESOLVED, ErrorKind.UNRETRACTED})
-"""Kinds of ConflictError that mean: finish what an earlier decision started, then decide again."""
 
 
 def to_fence(view: TimelineView, owner: str, take_over: bool | uuid.UUID) -> Fenced | None:
@@ -97,7 +93,7 @@ def to_open(
     `pin_parent` the parent must be `expected_parent`, so that what the caller checked about it still holds.
     `base`: apply the last checkpoint's batch anew, on what that was built on.
 
-    Raises: ConflictError (kind `attempt_open`, `already_applied`, `parent_moved`, or one of `UNFINISHED`).
+    Raises: ConflictError (kind `attempt_open`, `already_applied`, `moved`, `unfinished`).
     """
     if view.open_attempt is not None:
         raise _opened_meanwhile(view.open_attempt)
@@ -110,13 +106,13 @@ def to_open(
         raise ConflictError(
             f"checkpoint {view.uncommitted[0].checkpoint_id} is completed, but its files are not published: "
             "run step 6 (compose-commit) first",
-            kind=ErrorKind.UNCOMMITTED,
+            kind=ErrorKind.UNFINISHED,
         )
     if any(retraction.restored_slot > retracted for retraction in view.retractions):
         raise ConflictError(
             "files of checkpoints that a restore abandoned may still be there: trigger again, which "
             "retracts them first",
-            kind=ErrorKind.UNRETRACTED,
+            kind=ErrorKind.UNFINISHED,
         )
     last = view.last_completed
     parent = None if last is None else last.checkpoint_id
@@ -150,7 +146,7 @@ def to_begin(
     Fences only what was open when the attempt was planned, so that a task which outlived its driver never
     ends the attempt of the driver after it. `retracted` is as in `to_open`.
 
-    Raises: ConflictError (kind `parent_moved`: plan again; else as `to_fence` and `to_open`), FencedError (it
+    Raises: ConflictError (kind `moved`: plan again; else as `to_fence` and `to_open`), FencedError (it
     was open, and has ended).
     """
     attempt, rival = planned.attempt, view.open_attempt
@@ -210,8 +206,7 @@ def require_open(view: TimelineView, attempt: Attempt) -> None:
             kind=ErrorKind.JOB_GONE,
         )
     raise NotFoundError(
-        f"attempt {attempt.attempt} is not on the timeline of job {attempt.job!r}: wrong job or wrong store?",
-        kind=ErrorKind.NO_ATTEMPT,
+        f"attempt {attempt.attempt} is not on the timeline of job {attempt.job!r}: wrong job or wrong store?"
     )
 
 
@@ -310,7 +305,7 @@ def to_commit(
 def to_resolve(view: TimelineView, checkpoint_id: int, name: str, resolution: Resolution) -> Resolved | None:
     """A person's resolution of one blocked file; `None` if the same one is already being carried out.
 
-    Raises: NotFoundError (kind `not_blocked`), ConflictError (kind `unresolved`: a different resolution is
+    Raises: NotFoundError, ConflictError (kind `unfinished`: a different resolution is
     being carried out; kind `abandoned`).
     """
     entry = entry_of(view, checkpoint_id)
@@ -322,16 +317,13 @@ def to_resolve(view: TimelineView, checkpoint_id: int, name: str, resolution: Re
             raise ConflictError(
                 f"{name!r} of checkpoint {checkpoint_id} was resolved as {waiting.resolution} in slot "
                 f"{waiting.slot}, which is not carried out yet: run step 6 (compose-commit) first",
-                kind=ErrorKind.UNRESOLVED,
+                kind=ErrorKind.UNFINISHED,
             )
     blocked = () if entry.committed is None else entry.committed.blocked
     found = next((file for file in blocked if file.name == name), None)
     if found is None:
         names = ", ".join(repr(file.name) for file in blocked) or "none"
-        raise NotFoundError(
-            f"{name!r} is not a blocked file of checkpoint {checkpoint_id}; blocked: {names}",
-            kind=ErrorKind.NOT_BLOCKED,
-        )
+        raise NotFoundError(f"{name!r} is not a blocked file of checkpoint {checkpoint_id}; blocked: {names}")
     return Resolved(
         checkpoint_id=checkpoint_id,
         name=name,
@@ -347,15 +339,14 @@ def to_savepoint(
 
     An abandoned checkpoint may be kept too: it can be read and exported, but not restored to.
 
-    Raises: NotFoundError (kind `checkpoint_gone`, `no_checkpoint`), ConflictError (kind `savepoint_exists`).
+    Raises: NotFoundError (kind `checkpoint_gone`, `no_checkpoint`), ConflictError.
     """
     kept = view.savepoints.get(name)
     if kept == checkpoint_id and view.savepoint_ends.get(name) == until:
         return None
     if kept not in (None, checkpoint_id):
         raise ConflictError(
-            f"savepoint {name!r} already keeps checkpoint {kept}: release it first, or use another name",
-            kind=ErrorKind.SAVEPOINT_EXISTS,
+            f"savepoint {name!r} already keeps checkpoint {kept}: release it first, or use another name"
         )
     refuse_gone(entry_of(view, checkpoint_id))
     return Savepoint(checkpoint_id=checkpoint_id, name=name, until=until)
@@ -385,8 +376,8 @@ def to_restore(
 
     With `expected_last` only from exactly that checkpoint: a person confirmed what goes.
 
-    Raises: NotFoundError, ConflictError (kind `abandoned`; kind `unresolved`: finish that first; kind
-    `parent_moved`).
+    Raises: NotFoundError, ConflictError (kind `abandoned`; kind `unfinished`: finish that first; kind
+    `moved`).
     """
     entry = entry_of(view, checkpoint_id)
     refuse_gone(entry)
@@ -433,11 +424,11 @@ def _opened_meanwhile(rival: Opened) -> ConflictError:
 
 
 def _parent_moved(parent: int | None, expected: int | None) -> ConflictError:
-    """The error (kind `parent_moved`) for an attempt on `expected` where `parent` is the last checkpoint."""
+    """The error (kind `moved`) for an attempt on `expected` where `parent` is the last checkpoint."""
     return ConflictError(
         f"the job's last checkpoint is now {parent}, but this attempt expected {expected}: "
         "look again, then trigger again",
-        kind=ErrorKind.PARENT_MOVED,
+        kind=ErrorKind.MOVED,
     )
 
 
@@ -452,12 +443,12 @@ def entry_of(view: TimelineView, checkpoint_id: int) -> CheckpointEntry:
 
 
 def _refuse_moved(view: TimelineView, expected_last: int) -> None:
-    """Raises: ConflictError (kind `parent_moved`) unless the last checkpoint is the confirmed one."""
+    """Raises: ConflictError (kind `moved`) unless the last checkpoint is the confirmed one."""
     if view.last_completed_id != expected_last:
         raise ConflictError(
             f"the job's last checkpoint is now {view.last_completed_id}, but the restore was confirmed from "
             f"{expected_last}: nothing was changed; look at what it would undo now, then confirm that",
-            kind=ErrorKind.PARENT_MOVED,
+            kind=ErrorKind.MOVED,
         )
 
 
@@ -481,13 +472,13 @@ def refuse_abandoned(view: TimelineView, checkpoint_id: int, what: str) -> None:
 
 
 def refuse_unresolved(view: TimelineView) -> None:
-    """Raises: ConflictError (kind `unresolved`) if a resolution is not carried out yet."""
+    """Raises: ConflictError (kind `unfinished`) if a resolution is not carried out yet."""
     waiting = view.unfinished_resolutions
     if waiting:
         raise ConflictError(
             f"{waiting[0].name!r} of checkpoint {waiting[0].checkpoint_id} was resolved as "
             f"{waiting[0].resolution}, which is not carried out yet: run step 6 (compose-commit) first",
-            kind=ErrorKind.UNRESOLVED,
+            kind=ErrorKind.UNFINISHED,
         )
 
 

@@ -79,8 +79,8 @@ def missing_object(
 ) -> NotFoundError:
     """The error for an object that was to be read and is not there.
 
-    Of kind `checkpoint_gone` if the checkpoint was subsumed, else `no_manifest` or `state_missing`: nothing
-    permitted to delete it. `what`: of the checkpoint, such as an operator's state. `missing`: names the
+    Of kind `checkpoint_gone` if the checkpoint was subsumed, else `state_missing`: nothing permitted
+    to delete it. `what`: of the checkpoint, such as an operator's state. `missing`: names the
     object.
     """
     timeline = Timeline(job, store)
@@ -94,12 +94,12 @@ def missing_object(
     return NotFoundError(
         f"{what} is damaged: {missing.message}, and no record permitted that. Put it back from a backup, or "
         "`dstl checkpoints restore --newest-verified` goes back to the newest checkpoint that is whole",
-        kind=ErrorKind.NO_MANIFEST if missing.kind == ErrorKind.NO_MANIFEST else ErrorKind.STATE_MISSING,
+        kind=ErrorKind.STATE_MISSING,
     )
 
 
 def refuse_renamed(store: ObjectStore, job: str, manifest: str) -> None:
-    """Raises: NotFoundError (kind `no_manifest`) if this manifest, which a record names, is another job's."""
+    """Raises: NotFoundError if this manifest, which a record names, is another job's."""
     names = JobNames(job)
     if manifest.startswith(names.manifests_prefix):
         return
@@ -109,7 +109,7 @@ def refuse_renamed(store: ObjectStore, job: str, manifest: str) -> None:
     raise NotFoundError(
         f"{here} holds the records of job {before.rpartition('/')[2]!r}: the job's folder was renamed, and "
         f"what it holds names its objects as they were. Rename it back: {move} {here} {there}",
-        kind=ErrorKind.NO_MANIFEST,
+        kind=ErrorKind.STATE_MISSING,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from dstl_dagster.errors import ErrorKind, FormatError
+from dstl_dagster.errors import FormatError
 from dstl_dagster.timeline.records import (
     Aborted,
     Committed,
@@ -104,8 +104,7 @@ def _from_snapshot(view: TimelineView, record: Snapshot, known: KnownEntries | N
     if kept_of(stored, readable) != kept_of(view, readable):
         raise FormatError(
             f"the snapshot in slot {record.slot} is not what the records before it add up to: it was "
-            "written by a faulty release, or by hand",
-            kind=ErrorKind.BAD_SNAPSHOT,
+            "written by a faulty release, or by hand"
         )
     return stored
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from dstl_dagster.errors import ErrorKind, FormatError
+from dstl_dagster.errors import FormatError
 from dstl_dagster.format.envelope import reading
 from dstl_dagster.timeline.record_codec import record_from_plain, record_to_plain
 from dstl_dagster.timeline.records import Committed, Completed, Opened, Resolved, Subsumed, TimelineRecord
@@ -37,7 +37,7 @@ class KnownEntries:
     def plain_of(self, entries: Iterable[CheckpointEntry]) -> list[dict[str, Any]]:
         """The entries' plain forms, not to be modified. Exactly these entries are cached from now on.
 
-        Raises: FormatError (kind `bad_snapshot`) for an entry that does not survive the round trip.
+        Raises: FormatError for an entry that does not survive the round trip.
         """
         before, self._known = self._known, {}
         for entry in entries:
@@ -45,9 +45,7 @@ class KnownEntries:
             if known is None or known[0] is not entry:
                 plain = _entry_to_plain(entry)
                 if _entry_from_plain(plain, "a snapshot") != entry:
-                    raise FormatError(
-                        f"checkpoint {entry.checkpoint_id} does not survive encoding", ErrorKind.BAD_SNAPSHOT
-                    )
+                    raise FormatError(f"checkpoint {entry.checkpoint_id} does not survive encoding")
                 known = entry, plain
             self._known[entry.checkpoint_id] = known
         return [plain for _, plain in self._known.values()]

@@ -243,7 +243,7 @@ class Timeline:
 
         A record without a decision id is given one. Returns the record as written. `note`: as in `decide`.
 
-        Raises: ConflictError (kind `slot_taken`: a rival won the slot, nothing was written), UnavailableError
+        Raises: ConflictError (kind `moved`: a rival won the slot, nothing was written), UnavailableError
         (unknown outcome: append the same record again, which its decision id makes safe if it had one),
         NotFoundError (kind `job_gone`).
         """
@@ -285,7 +285,7 @@ class Timeline:
 
         Returns: the record as written; `None` if nothing was appended.
 
-        Raises: what `rule` raises; UnavailableError (kind `outcome_unknown`, `contention`), FormatError.
+        Raises: what `rule` raises; UnavailableError, FormatError.
         """
         decision_id = request_id or self._new_id()
         for round_number in range(_MAX_ROUNDS):
@@ -306,7 +306,7 @@ class Timeline:
                     record = dataclasses.replace(record, decision_id=decision_id)
                     appended = self.append(record, None if note is None else note())
                 except ConflictError as error:
-                    if error.kind != ErrorKind.SLOT_TAKEN:
+                    if error.kind != ErrorKind.MOVED:
                         raise
                     continue
                 self._add_snapshot_if_due(appended)
@@ -384,7 +384,7 @@ class Timeline:
             if there is not None:
                 raise ConflictError(
                     f"slot {record.slot} of job {self.job!r} was taken by {there.kind!r}",
-                    kind=ErrorKind.SLOT_TAKEN,
+                    kind=ErrorKind.MOVED,
                 ) from error
             raise in_doubt(f"{record.kind!r} in slot {record.slot} of job {self.job!r}", error) from error
         if record.slot == 1:

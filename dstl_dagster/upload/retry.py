@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from dstl_dagster.errors import (
     ClosedError,
@@ -32,9 +32,6 @@ from dstl_dagster.upload.timers import Timer
 __all__ = ["AttemptCounts", "RetriableAction", "RetryingExecutor", "retry_delay_seconds"]
 
 _logger = logging.getLogger(__name__)
-
-_UPLOAD_FAILED_KINDS: Final = (ErrorKind.UPLOAD_LOST, ErrorKind.UPLOAD_DAMAGED)
-
 
 ResultT = TypeVar("ResultT")
 
@@ -68,7 +65,7 @@ def retry_delay_seconds(policy: RetryPolicy, attempt: int, error: BaseException)
     # Only what may be transient: a wrong call or a bug fails again. An attempt writes its file anew, so
     # an upload that was lost or damaged, and created no object, may be repeated.
     if isinstance(error, DstlError):
-        may_pass = isinstance(error, UnavailableError) or error.kind in _UPLOAD_FAILED_KINDS
+        may_pass = isinstance(error, UnavailableError) or error.kind == ErrorKind.UPLOAD_LOST
     else:
         may_pass = isinstance(error, OSError)
     return policy.pause_seconds(attempt) if may_pass else None

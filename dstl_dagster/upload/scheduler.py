@@ -18,7 +18,7 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from dstl_dagster.errors import ClosedError, DstlError, ErrorKind, InvalidInputError, UnavailableError
+from dstl_dagster.errors import ClosedError, DstlError, InvalidInputError, UnavailableError
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.storage import ObjectStore, RetryPolicy, StoreCapabilities
@@ -385,9 +385,7 @@ def direct_scheduler(uploader: StateChangeUploader) -> StateChangeUploadSchedule
 def _failure_by(error: BaseException) -> DstlError:
     if isinstance(error, DstlError):
         return error
-    failure = UnavailableError(
-        f"the upload could not be begun: {type(error).__name__}", ErrorKind.INTERRUPTED
-    )
+    failure = UnavailableError(f"the upload could not be begun: {type(error).__name__}")
     failure.__cause__ = error
     return failure
 

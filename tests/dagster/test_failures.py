@@ -292,8 +292,8 @@ def test_a_store_that_is_away_is_said_to_be_away_at_a_step() -> None:
     """Which step of which checkpoint, before the store's own words; it may be tried again."""
     expected = pytest.raises(UnavailableError, match="step 6 of checkpoint 4: gone fishing")
     with expected as raised, without_useless_retries("step 6 of checkpoint 4"):
-        raise UnavailableError("gone fishing", kind="outcome_unknown")
-    assert raised.value.kind == "outcome_unknown"
+        raise UnavailableError("gone fishing", kind="unavailable")
+    assert raised.value.kind == "unavailable"
 
 
 def test_a_long_commit_tells_how_far_it_is(days: Days) -> None:

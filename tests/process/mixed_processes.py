@@ -120,8 +120,8 @@ def _dead_rival(coordinator: CheckpointCoordinator, patience_seconds: float) -> 
 
 
 REASONS = {
-    *("attempt_open", "already_applied", "parent_moved", "fenced", "already_completed", "unavailable"),
-    *("not_found", "conflict", "object_exists", "no_manifest", "checkpoint_gone", "contention"),
+    *("attempt_open", "already_applied", "moved", "fenced", "already_completed", "unavailable"),
+    *("not_found", "conflict", "object_exists", "state_missing", "checkpoint_gone", "contention"),
 }
 
 

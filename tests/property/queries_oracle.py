@@ -11,7 +11,7 @@ from tests.property.queries_world import JOB, RIGHT, World, line, rows_of
 
 __all__ = ["faults"]
 
-OF_A_RACE = {"attempt_open", "parent_moved", "fenced", "unavailable", "outcome_unknown"}
+OF_A_RACE = {"attempt_open", "moved", "fenced", "unavailable"}
 """Kinds that a query or a run may meet which shares the job with another writer, or whose requests fail."""
 OF_A_WRONG_QUERY = OF_A_RACE | {"other_query"}
 

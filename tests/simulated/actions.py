@@ -189,7 +189,7 @@ def compose_commit(process: Process, notes: Notes) -> Notes:
     try:
         process.coordinator().compose_commit()
     except NotFoundError as error:
-        if error.kind not in (ErrorKind.CHECKPOINT_GONE, ErrorKind.NO_MANIFEST):
+        if error.kind not in (ErrorKind.CHECKPOINT_GONE, ErrorKind.STATE_MISSING):
             raise BrokenPromiseError(f"compose-commit raised {error.kind!r}: {error}") from error
         raise
     return notes
@@ -317,7 +317,7 @@ def checkpoint_of(coordinator: CheckpointCoordinator, batch: int) -> int:
     held = coordinator.applied(batches.key_of(batch))
     if held is None:
         raise NotFoundError(
-            f"batch {batch} is in no checkpoint of the current chain", kind=ErrorKind.NOT_APPLIED
+            f"batch {batch} is in no checkpoint of the current chain", kind=ErrorKind.NO_CHECKPOINT
         )
     return held
 

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -120,6 +120,5 @@ class TaskMailbox:
     def _check_owner(self) -> None:
         if not self.is_owner:
             raise InvalidInputError(
-                "a mailbox is run by the thread that made it: hand a command over with execute() instead",
-                kind=ErrorKind.WRONG_THREAD,
+                "a mailbox is run by the thread that made it: hand a command over with execute() instead"
             )

@@ -43,7 +43,7 @@ from dstl_dagster.changelog.writer.pending import (
     cut_by_size,
 )
 from dstl_dagster.changelog.writer.results import Arrival, Inbox, OwnedFiles, PersistCompletion, snapshot_of
-from dstl_dagster.errors import ClosedError, DstlError, ErrorKind, InternalError, InvalidInputError
+from dstl_dagster.errors import ClosedError, DstlError, InternalError, InvalidInputError
 from dstl_dagster.format.changes import MAX_CHANGE_BYTES, META_KEY_GROUP, StateChangeSet
 from dstl_dagster.format.handles import SnapshotResult
 from dstl_dagster.format.key_groups import KeyGroupRange
@@ -63,7 +63,7 @@ _END = SequenceNumber(MAX_SEQUENCE_NUMBER)
 class FsStateChangelogWriter:
     """The `StateChangelogWriter` of changelog files. A context manager: leaving it closes it.
 
-    A call on another thread than its maker's is an InvalidInputError (kind `wrong_thread`).
+    A call on another thread than its maker's is an InvalidInputError.
 
     Args: as upstream's constructor, and the operator's id, for measurements. Without a mailbox there is one
     inside, which this writer's methods and the futures it gave run.
@@ -389,8 +389,7 @@ class FsStateChangelogWriter:
     def _check_thread(self) -> None:
         if threading.get_ident() != self._thread:
             raise InvalidInputError(
-                "a changelog writer belongs to the thread that made it: make one for each thread",
-                ErrorKind.WRONG_THREAD,
+                "a changelog writer belongs to the thread that made it: make one for each thread"
             )
 
     def _check_usable(self) -> None:

@@ -36,8 +36,8 @@ def checked_report(
     `referenced` gives the changelog files that the parent checkpoint needs; it is called only where a report
     names files of another attempt.
 
-    Raises: NotFoundError, ConflictError (kind `not_as_reported`, `target_exists`), InvalidInputError (kind
-    `foreign_changelog`, `file_and_folder`, `reserved_name`; or if two files have the same name).
+    Raises: NotFoundError, ConflictError (kind `not_written`, `foreign_object`), InvalidInputError
+    (also if two files have the same name).
     """
     store = job.store
     report = dataclasses.replace(report, files=as_file_reports(files, store, job.files, threads=job.threads))
@@ -76,7 +76,7 @@ def _check_changelog_file(store: ObjectStore, name: str, operator: str, reported
         raise NotFoundError(
             f"changelog file {name} of operator {operator!r} is missing: run the "
             "appending step again; it opens a new attempt",
-            kind=ErrorKind.CHANGELOG_MISSING,
+            kind=ErrorKind.NOT_WRITTEN,
         )
     for expected in reported:
         _same(name, expected, (found.generation, found.size, found.crc32c))
@@ -128,8 +128,7 @@ def _refuse_foreign_changelog(
             f"changelog file {unknown[0]} of operator {foreign[unknown[0]]!r} was written for another "
             "attempt, so a clean-up may delete it: open the changelog storage for each attempt with "
             "base_path=attempt.names.changelog_base_path(attempt.attempt); a writer that outlives its "
-            f"attempt needs a base_path outside {JOBS_PREFIX}",
-            ErrorKind.FOREIGN_CHANGELOG,
+            f"attempt needs a base_path outside {JOBS_PREFIX}"
         )
 
 
@@ -163,8 +162,7 @@ def _folders_of(name: str) -> Iterator[str]:
 
 def _nested(name: str, above: str) -> InvalidInputError:
     return InvalidInputError(
-        f"{above!r} cannot be a file and the folder of {name!r}: write one of them to another name",
-        ErrorKind.FILE_AND_FOLDER,
+        f"{above!r} cannot be a file and the folder of {name!r}: write one of them to another name"
     )
 
 
@@ -182,8 +180,7 @@ def _file_checks(store: ObjectStore, file: FileReport) -> list[Check]:
     if final.object_name.startswith(tuple(reserved)):
         raise InvalidInputError(
             f"file {final.object_name} would lie among the objects that jobs keep for themselves: "
-            "write it to another folder",
-            ErrorKind.RESERVED_NAME,
+            "write it to another folder"
         )
     components = list(file.components)
     found = component_lookups(store, [(each.bucket_name, each.object_name) for each in components])
@@ -200,7 +197,7 @@ def _check_component(final_name: str, component: Component, look: Callable[[], O
         raise NotFoundError(
             f"component {component.object_name} of file {final_name} is missing: run the writing "
             "step again; it opens a new attempt",
-            kind=ErrorKind.COMPONENT_MISSING,
+            kind=ErrorKind.NOT_WRITTEN,
         )
     expected = (component.generation, component.size, component.crc32c)
     _same(component.object_name, expected, (found.generation, found.size, found.crc32c))
@@ -212,7 +209,7 @@ def _check_target(store: ObjectStore, final: GSBlobIdentifier) -> None:
         raise ConflictError(
             f"{final.object_name} already exists (generation {there.generation}) and does not belong to this "
             "checkpoint: move it away and run the step again, or write to another name",
-            kind=ErrorKind.TARGET_EXISTS,
+            kind=ErrorKind.FOREIGN_OBJECT,
         )
 
 
@@ -224,5 +221,5 @@ def _same(name: str, expected: tuple[int | None, ...], found: tuple[int, ...]) -
             raise ConflictError(
                 f"{name} has {what} {actual}, but the task that wrote it reported {reported}: another writer "
                 "replaced it. Run the appending step again; it opens a new attempt",
-                kind=ErrorKind.NOT_AS_REPORTED,
+                kind=ErrorKind.NOT_WRITTEN,
             )

@@ -190,7 +190,7 @@ def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:
             raise InvalidInputError(
                 f"operator {now.operator!r} started with {what} {expected!r} and now has {given[what]!r}: "
                 "they are frozen. Use another operator name, or keep the old ones",
-                kind=ErrorKind.KEYS_FROZEN,
+                kind=ErrorKind.SCHEMA_CHANGE,
             )
 
 

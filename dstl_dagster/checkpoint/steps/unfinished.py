@@ -24,7 +24,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, Unavail
 from dstl_dagster.keyed import load_manifest
 from dstl_dagster.recoverable import is_own, retract_file
 from dstl_dagster.storage import Generation, ObjectStore
-from dstl_dagster.timeline import Completed, FinalFile, Retraction, decisions, refuse_renamed
+from dstl_dagster.timeline import Completed, FinalFile, Retraction, refuse_renamed
 
 __all__ = ["finish", "finish_resolutions", "retract", "when_finished"]
 
@@ -62,7 +62,7 @@ def when_finished(job: Job, decide: Callable[[], R], *, from_seen: bool = False)
         except UnavailableError:
             raise
         except Exception as error:
-            unfinished = isinstance(error, ConflictError) and error.kind in decisions.UNFINISHED
+            unfinished = isinstance(error, ConflictError) and error.kind == ErrorKind.UNFINISHED
             if not (unfinished or from_seen):
                 raise
             log.info("trying again: %s", error)

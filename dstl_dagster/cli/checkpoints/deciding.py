@@ -171,10 +171,7 @@ def abort_command(coordinator: CheckpointCoordinator, reason: str, yes: bool, as
     """
     opened = coordinator.timeline.seen().open_attempt
     if opened is None:
-        raise NotFoundError(
-            f"job {coordinator.job!r} has no open attempt: there is nothing to abort",
-            kind=ErrorKind.NO_ATTEMPT,
-        )
+        raise NotFoundError(f"job {coordinator.job!r} has no open attempt: there is nothing to abort")
     whose = f"attempt {opened.attempt} of {opened.owner!r} on checkpoint {opened.checkpoint_id}"
     if not yes:
         since = local_time(opened.recorded_at)

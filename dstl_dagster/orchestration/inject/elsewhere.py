@@ -73,7 +73,7 @@ def open_elsewhere(context: dg.OpExecutionContext, request: BatchRequest) -> Ite
     """Step 1 on entry; on exit the report of steps 2 and 3, which must be there.
 
     Raises: as step 1; FencedError if the other process gave up for good, or another run took over;
-    NotFoundError (kind `no_report`) if it ended well without a hand-over. Whatever else is raised in the
+    NotFoundError (kind `not_written`) if it ended well without a hand-over. Whatever else is raised in the
     block ends the attempt, and is raised again.
     """
     coordinator = request.coordinator
@@ -111,8 +111,7 @@ def _require_visible(store_uri: str) -> None:
     if store_uri.startswith("memory:"):
         raise InvalidInputError(
             f"the process that writes the batch cannot see {store_uri}: use gs://bucket, or a folder "
-            "file:///... that its machine sees too",
-            kind=ErrorKind.STORE_NOT_SHARED,
+            "file:///... that its machine sees too"
         )
 
 
@@ -124,7 +123,7 @@ def _report_of(coordinator: CheckpointCoordinator, attempt: Attempt) -> AttemptR
             f"checkpoint {attempt.checkpoint_id} of job {attempt.job!r} was handed to no process, or to one "
             "that ended without handing it back: the launched program must do its work in "
             "`with open_batch(pipes) as batch:`, and the client must wait for its end",
-            kind=ErrorKind.NO_REPORT,
+            kind=ErrorKind.NOT_WRITTEN,
         ) from error
 
 

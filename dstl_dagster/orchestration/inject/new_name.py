@@ -32,7 +32,7 @@ def refuse_new_name(
         context: of the run's step.
         keys: the key columns of what the batch writes; none: they are not known.
 
-    Raises: ConflictError (kind `unclaimed_source`).
+    Raises: ConflictError (kind `unclaimed`).
     """
     definitions = code_location(context)
     if definitions is None or claim.ignore_unclaimed or claim.operators == ():
@@ -54,7 +54,7 @@ def refuse_new_name(
                 f"name now: name its job, in an IO manager's metadata dstl/job: {job}; if it goes: "
                 f"dstl jobs drop {job}; if both are meant, say so once: the run's tag "
                 f"{TAG_IGNORE_UNCLAIMED}: true",
-                kind=ErrorKind.UNCLAIMED_SOURCE,
+                kind=ErrorKind.UNCLAIMED,
             )
     if others:
         context.log.warning(

@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, TAG_STEP, JobAssets, dagster_name
@@ -101,6 +101,5 @@ def _require_same_work(context: dg.OpExecutionContext, config: CommitConfig, ass
     if config.job != assets.job or tagged not in (None, str(config.checkpoint_id)):
         raise InvalidInputError(
             f"the run's config names checkpoint {config.checkpoint_id} of job {config.job!r}, but the run is "
-            f"for checkpoint {tagged or config.checkpoint_id} of {assets.job!r}: use commit_run_config(...)",
-            kind=ErrorKind.WRONG_CONFIG,
+            f"for checkpoint {tagged or config.checkpoint_id} of {assets.job!r}: use commit_run_config(...)"
         )

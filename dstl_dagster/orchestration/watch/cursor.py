@@ -10,7 +10,7 @@ import json
 import uuid
 from dataclasses import dataclass, replace
 
-from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.timeline import Committed, Completed, Opened, Restored, TimelineRecord
 
 __all__ = ["CheckpointCursor", "Uncommitted"]
@@ -92,7 +92,7 @@ class CheckpointCursor:
     def from_text(cls, text: str) -> CheckpointCursor:
         """The cursor that `to_text` wrote, or a person typed: `{"slot": 42}` or `{"start_over": true}`.
 
-        Raises: InvalidInputError (kind `bad_cursor`): silently starting over would hide a mistake.
+        Raises: InvalidInputError: silently starting over would hide a mistake.
         """
         try:
             fields = json.loads(text)
@@ -120,6 +120,5 @@ class CheckpointCursor:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(
                 f"{text!r} is not a cursor of this sensor ({error!r}). Set it to "
-                '{"slot": N} to continue after slot N, or clear it: nothing is reported twice',
-                kind=ErrorKind.BAD_CURSOR,
+                '{"slot": N} to continue after slot N, or clear it: nothing is reported twice'
             ) from error

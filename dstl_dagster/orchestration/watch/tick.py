@@ -118,7 +118,7 @@ class TimelineFollower:
     def start(self, cursor_text: str | None) -> CheckpointCursor:
         """Where to begin: at the cursor, or without one at what a sensor reported last.
 
-        Raises: InvalidInputError (kind `bad_cursor`), ConflictError (kind `timeline_replaced`).
+        Raises: InvalidInputError, ConflictError (kind `timeline_replaced`).
         """
         cursor = None if cursor_text is None else CheckpointCursor.from_text(cursor_text)
         slot = 0 if cursor is None else cursor.slot

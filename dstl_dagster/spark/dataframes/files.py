@@ -107,7 +107,7 @@ def write_files(
         progress: called with (finished tasks, known tasks) while they run.
 
     Raises: InvalidInputError (kind `unsupported_type` naming the column, or a kind that says what else is
-    wrong with the call), ConflictError (kind `target_exists`, before anything runs), UnavailableError.
+    wrong with the call), ConflictError (kind `foreign_object`, before anything runs), UnavailableError.
     """
     meter = CostMeter()
     earlier: Sequence[FileReport] = ()
@@ -279,7 +279,7 @@ def check_free(
 ) -> None:
     """Pass if nothing is at the target. `earlier`: what this checkpoint writes already. `meter`: counts.
 
-    Raises: ConflictError (kind `target_exists`).
+    Raises: ConflictError (kind `foreign_object`).
     """
     with closing(open_shared_store(store_uri, options)) as opened:
         store = metered(opened, meter)
@@ -291,13 +291,13 @@ def check_free(
     if there is not None:
         taken.append(there.name)
     if one_file and name in taken:
-        raise ConflictError(f"{name} exists already: write to another name", kind=ErrorKind.TARGET_EXISTS)
+        raise ConflictError(f"{name} exists already: write to another name", kind=ErrorKind.FOREIGN_OBJECT)
     within_it = [] if one_file else [each for each in taken if each.startswith(f"{name}/")]
     if within_it:
         raise ConflictError(
             f"folder {name} holds {within_it[0]} already: write to another one, or append to it with "
             'mode="append"',
-            kind=ErrorKind.TARGET_EXISTS,
+            kind=ErrorKind.FOREIGN_OBJECT,
         )
 
 

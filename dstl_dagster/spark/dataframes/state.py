@@ -134,7 +134,7 @@ def batch_of(work: Attempt | Batch, options: Options | None = None) -> Iterator[
 
     `options`: of this call, on top of the batch's.
 
-    Raises: InvalidInputError (kind `store_not_shared`, or a wrong option); as `Batch.resume`.
+    Raises: InvalidInputError; as `Batch.resume`.
     """
     if isinstance(work, Batch):
         require_shared(work.attempt.store_uri)

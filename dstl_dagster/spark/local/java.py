@@ -117,7 +117,7 @@ def choose_java(
     A Java without module `jdk.incubator.vector` is used through a launcher. Each candidate has
     `time_limit_seconds` to answer; one that hangs is killed and the next one tried.
 
-    Raises: InvalidInputError (kind `no_java`) naming what was tried, and the command that installs one here.
+    Raises: InvalidInputError naming what was tried, and the command that installs one here.
     """
     environ = os.environ if environ is None else environ
     rejected = []
@@ -136,14 +136,14 @@ def choose_java(
     raise InvalidInputError(
         f"Spark needs Java {OLDEST_JAVA} or newer, and this machine has no usable one: {tried}. "
         f"Install one with: {install_command()}",
-        kind=ErrorKind.NO_JAVA,
+        kind=ErrorKind.NOT_INSTALLED,
     )
 
 
 def use_java(environ: MutableMapping[str, str] | None = None) -> JavaRuntime:
     """Choose a Java and set JAVA_HOME, where Spark's scripts look first.
 
-    Raises: InvalidInputError (kind `no_java`), with nothing set.
+    Raises: InvalidInputError (kind `not_installed`), with nothing set.
     """
     environ = os.environ if environ is None else environ
     runtime = choose_java(environ)

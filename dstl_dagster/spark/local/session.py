@@ -82,7 +82,7 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
     is left alone. Sets JAVA_HOME (see `java.choose_java`) unless a session is already running.
     `stop_session` ends it and removes its temporary files; so does the exit of the process.
 
-    Raises: InvalidInputError if `cores` is below 1, or if there is no usable Java (kind `no_java`).
+    Raises: InvalidInputError if `cores` is below 1, or if there is no usable Java (kind `not_installed`).
     """
     if cores < 1:
         raise InvalidInputError(f"a local session needs 1 core or more, not {cores}")

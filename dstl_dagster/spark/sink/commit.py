@@ -56,7 +56,7 @@ def commit_sink(
 
     Returns: the checkpoint id; `None` if an earlier checkpoint already holds the write.
     Raises: InvalidInputError (kind `duplicate_key`, or a kind that says what else is wrong with the rows),
-    ConflictError (kind `other_query`, `batch_gap`, `attempt_open`, `parent_moved`), FencedError,
+    ConflictError (kind `other_query`, `attempt_open`, `moved`), FencedError,
     UnavailableError (Spark repeats the micro-batch).
     """
     store = open_shared_store(options.store, options.job_options)

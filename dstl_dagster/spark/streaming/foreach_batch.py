@@ -61,7 +61,7 @@ def checkpointed_batches(
     Raises: InvalidInputError for an option that is none, or cannot be used, and without a `query_name` in a
     client of Spark Connect.
 
-    The returned function raises: ConflictError (kind `other_query`, `batch_gap`, `attempt_open`),
+    The returned function raises: ConflictError (kind `other_query`, `attempt_open`),
     FencedError (another driver took over), and what `update` raises.
     """
     raise_as_raised()

@@ -78,7 +78,7 @@ class MicroBatch:
         `adopt_after` is the text of the job's last micro-batch, as a person read it (`nothing`: the job had
         none). It permits this one step and, if it stays in the code, no later one.
 
-        Raises: ConflictError, kind `other_query` or `batch_gap`.
+        Raises: ConflictError, kind `other_query`.
         """
         job_is_at = _NOTHING if last is None else str(last)
         if adopt_after == job_is_at:
@@ -97,5 +97,5 @@ class MicroBatch:
                 f"this is batch {self.batch_id} of query {self.query_id}, but the job expects batch "
                 f"{expected}: the batches in between went elsewhere, or a restore rolled them back. Start "
                 f"the query with a checkpointLocation at batch {expected}{way_out}",
-                kind=ErrorKind.BATCH_GAP,
+                kind=ErrorKind.OTHER_QUERY,
             )

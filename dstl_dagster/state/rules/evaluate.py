@@ -58,7 +58,7 @@ def evaluated_rules(
 
     Raises: InvalidInputError that names the rule: it is not understood, names what is not there, uses what
     DuckDB does not do as Spark does, or fails for a row (an overflow, a division by zero); kind
-    `missing_extra` without DuckDB.
+    `not_installed` without DuckDB.
     """
     sides = {"old": old, "new": new}
     scope = Scope(
@@ -125,6 +125,6 @@ def _duckdb(rule: Rule) -> Any:
         raise InvalidInputError(
             f"{rule.where}: rules on rows in memory are evaluated by DuckDB, which is not installed: "
             "pip install dstl-dagster[duckdb]",
-            kind=ErrorKind.MISSING_EXTRA,
+            kind=ErrorKind.NOT_INSTALLED,
         ) from error
     return duckdb

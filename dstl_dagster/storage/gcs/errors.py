@@ -70,9 +70,7 @@ def refusal(status: int, message: str, uri: str, headers: Mapping[str, str] | No
     """
     short = cleaned(message)
     if status == 412:
-        return ConflictError(
-            f"{uri!r} is not as the precondition demands; read it, then decide", ErrorKind.PRECONDITION_FAILED
-        )
+        return ConflictError(f"{uri!r} is not as the precondition demands; read it, then decide")
     if status == 416:
         return RangeNotSatisfiableError(f"the range begins at or after the end of {uri!r}")
     if status == 404:

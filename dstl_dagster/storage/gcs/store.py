@@ -166,7 +166,7 @@ class GCSObjectStore:
                 return self._put_once(name, octets, precondition, pairs)
             except (NotFoundError, FormatError) as error:
                 # No object was created, and the bytes are still here.
-                if sends_left == 0 or error.kind not in (ErrorKind.UPLOAD_LOST, ErrorKind.UPLOAD_DAMAGED):
+                if sends_left == 0 or error.kind != ErrorKind.UPLOAD_LOST:
                     raise
                 self._transport.count(Cost(retries=1))
         raise AssertionError("unreachable")

@@ -199,7 +199,9 @@ class LocalWriting:
                     ) from error
                 raise
             return self._sync_or_take_back(path, create_only=create_only)
-        raise ConflictError(f"{path} cannot be made: its folder is removed again and again", ErrorKind.BUSY)
+        raise ConflictError(
+            f"{path} cannot be made: its folder is removed again and again", ErrorKind.CONTENTION
+        )
 
     def _sync_or_take_back(self, path: Path, *, create_only: bool) -> None:
         # The system reports a failed sync only once. A name that stayed would read back as a success, and be
@@ -328,12 +330,10 @@ def _empty_folder_removed(path: Path) -> bool:
 
 def _occupied(path: Path, error: OSError) -> Exception:
     if path.is_dir() or isinstance(error, NotADirectoryError):
-        return InvalidInputError(
-            f"{path} would be both a file and a folder; choose another name", ErrorKind.FILE_AND_FOLDER
-        )
+        return InvalidInputError(f"{path} would be both a file and a folder; choose another name")
     there = status_of(path)
     if there is not None and not stat.S_ISREG(there.st_mode):
         # No object, so no read sees it, and a caller that looks for what is in the way finds nothing.
         what = "a symbolic link" if stat.S_ISLNK(there.st_mode) else "no regular file"
         return InvalidInputError(f"{path} is {what}, which no object of this store is: move it away")
-    return ConflictError(f"{path} is there already, put there by hand", ErrorKind.PRECONDITION_FAILED)
+    return ConflictError(f"{path} is there already, put there by hand")

@@ -21,11 +21,11 @@ class ConditionsConformance(ConformanceFixtures):
     """Part of `ObjectStoreConformance`."""
 
     def test_create_only_refuses_a_live_object(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """ABSENT on a live object is ConflictError of kind precondition_failed, and changes nothing."""
+        """ABSENT on a live object is ConflictError, and changes nothing."""
         made = store.put("a", b"first", precondition=ABSENT)
         with pytest.raises(ConflictError) as raised:
             store.put("a", b"second", precondition=ABSENT)
-        assert raised.value.kind == ErrorKind.PRECONDITION_FAILED
+        assert raised.value.kind == ErrorKind.CONFLICT
         assert raw_read("a") == b"first"
         assert store.stat("a") == made
 

@@ -134,7 +134,7 @@ class TestAppending:
             thread = threading.Thread(target=use)
             thread.start()
             thread.join(DEADLINE_SECONDS)
-            assert [getattr(error, "kind", None) for error in errors] == ["wrong_thread"] * len(calls)
+            assert [getattr(error, "kind", None) for error in errors] == ["invalid_input"] * len(calls)
             assert int(writer.next_sequence_number()) == 0
 
 
@@ -301,7 +301,7 @@ class TestMailbox:
         thread = threading.Thread(target=use)
         thread.start()
         thread.join(DEADLINE_SECONDS)
-        assert (errors, mailbox.run_pending()) == (["wrong_thread"], 1)
+        assert (errors, mailbox.run_pending()) == (["invalid_input"], 1)
 
     def test_a_command_that_raises_leaves_the_others(self) -> None:
         """An error of a command reaches the owner; what stands behind it still runs."""

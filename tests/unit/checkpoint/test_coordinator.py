@@ -214,7 +214,7 @@ def test_trigger_can_be_pinned_to_a_parent(job):
     job.checkpoint(coordinator, 1)
     with pytest.raises(ConflictError) as refused:
         coordinator.trigger(expected_parent=None)
-    assert refused.value.kind == "parent_moved"
+    assert refused.value.kind == "moved"
     assert coordinator.trigger(expected_parent=1).parent == 1
 
 

@@ -107,7 +107,7 @@ def test_a_manifest_that_differs_otherwise_is_refused(store, job_of):
     manifest = recorded(job.coordinator(), attempt)
     with pytest.raises(ConflictError) as refused:
         store_manifest(store, attempt, dataclasses.replace(manifest, sources={"source": Source(1)}))
-    assert refused.value.kind == ErrorKind.OTHER_MANIFEST
+    assert refused.value.kind == ErrorKind.OTHER_REPORT
 
 
 def test_an_earlier_release_can_read_the_documents(store, job_of):

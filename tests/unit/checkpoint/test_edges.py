@@ -28,7 +28,7 @@ def test_files_of_another_attempt_are_refused_unless_the_parent_needs_them(job: 
     second = coordinator.trigger()
     with pytest.raises(InvalidInputError, match="was written for another attempt") as refused:
         coordinator.record(second, [lost])
-    assert refused.value.kind == "foreign_changelog"
+    assert refused.value.kind == "invalid_input"
 
     kept = job.changes(second)
     coordinator.record(second, [kept])
@@ -75,7 +75,7 @@ def test_no_file_lies_among_the_objects_of_any_job(
     attempt = coordinator.trigger()
     with pytest.raises(InvalidInputError, match="keep for themselves") as refused:
         coordinator.record(attempt, [], [job.file(attempt, name, b"x")])
-    assert refused.value.kind == "reserved_name"
+    assert refused.value.kind == "invalid_input"
 
 
 @pytest.mark.parametrize("names", [("out", "out/part-1"), ("a/b/c", "a")])
@@ -92,7 +92,7 @@ def test_a_file_and_its_folder_are_refused_where_names_are_paths(
     attempt = coordinator.trigger()
     with pytest.raises(InvalidInputError, match="cannot be a file and the folder") as refused:
         coordinator.record(attempt, [], [folder.file(attempt, name, b"x") for name in names])
-    assert refused.value.kind == "file_and_folder"
+    assert refused.value.kind == "invalid_input"
 
 
 @pytest.mark.parametrize(("there", "name"), [("out", "out/part-1"), ("out/part-1", "out")])
@@ -106,7 +106,7 @@ def test_what_is_there_already_is_seen_before_the_commit_point(
     attempt = coordinator.trigger()
     with pytest.raises(InvalidInputError) as refused:
         coordinator.record(attempt, [], [job.file(attempt, name, b"x")])
-    assert refused.value.kind == "file_and_folder"
+    assert refused.value.kind == "invalid_input"
 
 
 # -- behind the commit point

@@ -84,7 +84,7 @@ def test_a_restore_that_was_confirmed_undoes_nothing_else(job):
         job.checkpoint(coordinator, position)
     with pytest.raises(ConflictError, match="last checkpoint is now 3") as caught:
         coordinator.restore(1, expected_last=2)
-    assert caught.value.kind == "parent_moved"
+    assert caught.value.kind == "moved"
     coordinator.restore(1, request_id=request, expected_last=3)
     coordinator.restore(1, request_id=request, expected_last=3)
     assert [record.kind for record in coordinator.timeline.records()].count("restored") == 1
@@ -263,7 +263,7 @@ def test_a_savepoint_name_keeps_one_checkpoint(job):
     assert coordinator.timeline.tail().slot == slot
     with pytest.raises(ConflictError) as refused:
         coordinator.savepoint(2, "mark")
-    assert refused.value.kind == "savepoint_exists"
+    assert refused.value.kind == "conflict"
     with pytest.raises(InvalidInputError):
         coordinator.savepoint(2, "../mark")
 

@@ -70,8 +70,8 @@ def test_an_attempt_that_is_open_costs_one_request(counting_store: CountingStore
 @pytest.mark.parametrize(
     ("between", "kind"),
     [
-        (lambda store: complete(store), "parent_moved"),
-        (lambda store: (complete(store), coordinator(store).restore(1)), "parent_moved"),
+        (lambda store: complete(store), "moved"),
+        (lambda store: (complete(store), coordinator(store).restore(1)), "moved"),
         (lambda store: coordinator(store, "other").trigger(), "attempt_open"),
         (lambda store: coordinator(store).trigger(), "attempt_open"),
     ],

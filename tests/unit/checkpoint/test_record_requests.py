@@ -55,7 +55,7 @@ def test_a_missing_component_is_named(store, job_of, components, recoverable):
     store.delete(file.components[1].object_name, precondition=ANY)
     with pytest.raises(NotFoundError, match=file.components[1].object_name) as refused:
         coordinator.record(attempt, [], [file.recoverable if recoverable else file])
-    assert refused.value.kind == ErrorKind.COMPONENT_MISSING
+    assert refused.value.kind == ErrorKind.NOT_WRITTEN
 
 
 @pytest.mark.parametrize("components", [2, 40])
@@ -67,7 +67,7 @@ def test_a_replaced_component_is_found(store, job_of, components):
     store.put(file.components[0].object_name, b"y", precondition=ANY)
     with pytest.raises(ConflictError, match=file.components[0].object_name) as refused:
         coordinator.record(attempt, [], [file])
-    assert refused.value.kind == ErrorKind.NOT_AS_REPORTED
+    assert refused.value.kind == ErrorKind.NOT_WRITTEN
 
 
 def test_two_reports_of_one_file_must_agree(store, job_of):

@@ -80,27 +80,30 @@ def _no_google(case: Case) -> None:
     open_store("gs://b")
 
 
-SCENARIOS: dict[str, Scenario] = {
-    ErrorKind.ERROR: _own_class,
-    ErrorKind.INVALID_INPUT: lambda _: open_store("ftp://somewhere"),
-    ErrorKind.NOT_FOUND: lambda case: case.store.get("nothing here"),
-    ErrorKind.CONFLICT: _conflict,
-    ErrorKind.FENCED: _fenced,
-    ErrorKind.CLOSED: _closed,
-    ErrorKind.UNAVAILABLE: lambda case: FaultStore(case.store, AtRequests({0: Fault.ERROR_BEFORE})).get("x"),
-    ErrorKind.FORMAT: _format,
-    ErrorKind.INTERNAL: lambda _: UploadThrottle(10).release(1),
-    ErrorKind.WRONG_THREAD: _other_thread,
-    ErrorKind.MISSING_EXTRA: _no_google,
-}
+SCENARIOS: list[tuple[str, Scenario]] = [
+    (ErrorKind.ERROR, _own_class),
+    (ErrorKind.INVALID_INPUT, lambda _: open_store("ftp://somewhere")),
+    (ErrorKind.NOT_FOUND, lambda case: case.store.get("nothing here")),
+    (ErrorKind.CONFLICT, _conflict),
+    (ErrorKind.FENCED, _fenced),
+    (ErrorKind.CLOSED, _closed),
+    (
+        ErrorKind.UNAVAILABLE,
+        lambda case: FaultStore(case.store, AtRequests({0: Fault.ERROR_BEFORE})).get("x"),
+    ),
+    (ErrorKind.FORMAT, _format),
+    (ErrorKind.INTERNAL, lambda _: UploadThrottle(10).release(1)),
+    (ErrorKind.INVALID_INPUT, _other_thread),
+    (ErrorKind.NOT_INSTALLED, _no_google),
+]
 
 
-@pytest.mark.parametrize("kind", SCENARIOS)
-def test_a_kind_is_raised(kind: str, check_kind: Callable[[str, Scenario], None]) -> None:
+@pytest.mark.parametrize(("kind", "scenario"), SCENARIOS)
+def test_a_kind_is_raised(kind: str, scenario: Scenario, check_kind: Callable[[str, Scenario], None]) -> None:
     """What the page says of the kind happens: this kind, and one of its classes."""
-    check_kind(kind, SCENARIOS[kind])
+    check_kind(kind, scenario)
 
 
 def test_no_kind_is_left_out(documented: dict[str, dict[str, set[str]]]) -> None:
     """Every kind of the page's section has a scenario."""
-    assert list(SCENARIOS) == list(documented["Any component"])
+    assert {kind for kind, _ in SCENARIOS} >= set(documented["Any component"])

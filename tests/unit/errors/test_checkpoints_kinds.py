@@ -200,45 +200,53 @@ def _claimed(case: Case, claim: Claim) -> None:
     Batch.open(coordinator, claim=claim)
 
 
-SCENARIOS: dict[str, Scenario] = {
-    ErrorKind.UNCLAIMED_SOURCE: lambda case: _claimed(case, Claim("asset:sales", "asset:sales")),
-    ErrorKind.UNCLAIMED_OPERATOR: lambda case: _claimed(
-        case, Claim("asset:orders", "asset:orders", Measure("days"), ("counts",))
+SCENARIOS: list[tuple[str, Scenario]] = [
+    (ErrorKind.UNCLAIMED, lambda case: _claimed(case, Claim("asset:sales", "asset:sales"))),
+    (
+        ErrorKind.UNCLAIMED,
+        lambda case: _claimed(case, Claim("asset:orders", "asset:orders", Measure("days"), ("counts",))),
     ),
-    ErrorKind.OTHER_MEASURE: lambda case: _claimed(
-        case, Claim("asset:orders", "asset:orders", Measure("runs"), ("totals",))
+    (
+        ErrorKind.OTHER_SOURCE,
+        lambda case: _claimed(case, Claim("asset:orders", "asset:orders", Measure("runs"), ("totals",))),
     ),
-    ErrorKind.SHARED_SOURCE: lambda case: _claimed(
-        case, Claim("asset:orders", "asset:sales", Measure("days"), ("totals",), is_defined=bool)
+    (
+        ErrorKind.OTHER_SOURCE,
+        lambda case: _claimed(
+            case, Claim("asset:orders", "asset:sales", Measure("days"), ("totals",), is_defined=bool)
+        ),
     ),
-    ErrorKind.NO_REPORT: lambda case: load_report(case.store, case.coordinator().trigger()),
-    ErrorKind.OTHER_REPORT: _other_report,
-    ErrorKind.NO_MANIFEST: _no_manifest,
-    ErrorKind.OTHER_MANIFEST: _other_manifest,
-    ErrorKind.CHANGELOG_MISSING: _changelog_missing,
-    ErrorKind.COMPONENT_MISSING: _component_missing,
-    ErrorKind.FOREIGN_CHANGELOG: _foreign_changelog,
-    ErrorKind.RESERVED_NAME: _reserved_name,
-    ErrorKind.NOT_AS_REPORTED: _not_as_reported,
-    ErrorKind.TARGET_EXISTS: _target_exists,
-    ErrorKind.ALREADY_EXISTS: _already_exists,
-    ErrorKind.FOREIGN_OBJECT: _foreign_object,
-    ErrorKind.SOURCES_MISSING: _sources_missing,
-    ErrorKind.PARTIAL_WRITE: lambda _: GSRecoverableWriter(_TakesLess("b")).open("gs://b/out").write(b"line"),
-    ErrorKind.FORMAT_NEWER: lambda _: GSCommitRecoverableSerializer().deserialize(99, b""),
-    ErrorKind.UPLOAD_FAILED: _upload_failed,
-    ErrorKind.TIMEOUT: _timeout,
-    ErrorKind.INTERRUPTED: _interrupted,
-    ErrorKind.DAMAGED: _damaged,
-}
+    (ErrorKind.NOT_WRITTEN, lambda case: load_report(case.store, case.coordinator().trigger())),
+    (ErrorKind.OTHER_REPORT, _other_report),
+    (ErrorKind.STATE_MISSING, _no_manifest),
+    (ErrorKind.OTHER_REPORT, _other_manifest),
+    (ErrorKind.NOT_WRITTEN, _changelog_missing),
+    (ErrorKind.NOT_WRITTEN, _component_missing),
+    (ErrorKind.INVALID_INPUT, _foreign_changelog),
+    (ErrorKind.INVALID_INPUT, _reserved_name),
+    (ErrorKind.NOT_WRITTEN, _not_as_reported),
+    (ErrorKind.FOREIGN_OBJECT, _target_exists),
+    (ErrorKind.FOREIGN_OBJECT, _already_exists),
+    (ErrorKind.FOREIGN_OBJECT, _foreign_object),
+    (ErrorKind.NOT_WRITTEN, _sources_missing),
+    (
+        ErrorKind.UPLOAD_FAILED,
+        lambda _: GSRecoverableWriter(_TakesLess("b")).open("gs://b/out").write(b"line"),
+    ),
+    (ErrorKind.NEWER_VERSION, lambda _: GSCommitRecoverableSerializer().deserialize(99, b"")),
+    (ErrorKind.UPLOAD_FAILED, _upload_failed),
+    (ErrorKind.TIMEOUT, _timeout),
+    (ErrorKind.UNAVAILABLE, _interrupted),
+    (ErrorKind.DAMAGED, _damaged),
+]
 
 
-@pytest.mark.parametrize("kind", SCENARIOS)
-def test_a_kind_is_raised(kind: str, check_kind: Callable[[str, Scenario], None]) -> None:
+@pytest.mark.parametrize(("kind", "scenario"), SCENARIOS)
+def test_a_kind_is_raised(kind: str, scenario: Scenario, check_kind: Callable[[str, Scenario], None]) -> None:
     """What the page says of the kind happens: this kind, and one of its classes."""
-    check_kind(kind, SCENARIOS[kind])
+    check_kind(kind, scenario)
 
 
 def test_no_kind_is_left_out(documented: dict[str, dict[str, set[str]]]) -> None:
     """Every kind of the page's section has a scenario."""
-    assert list(SCENARIOS) == list(documented["Checkpoints"])
+    assert {kind for kind, _ in SCENARIOS} >= set(documented["Checkpoints"])

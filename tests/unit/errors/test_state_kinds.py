@@ -123,28 +123,28 @@ def _not_utf8(case: Case) -> None:
     refuse_raw_text(pa.table({"city": raw}), "take it as bytes")
 
 
-SCENARIOS: dict[str, Scenario] = {
-    ErrorKind.NO_STATE: lambda case: _export(case, "another"),
-    ErrorKind.STATE_MISSING: _state_missing,
-    ErrorKind.NOT_KEYED: _not_keyed,
-    ErrorKind.NO_OPERATOR: _no_operator,
-    ErrorKind.KEYS_FROZEN: _keys_frozen,
-    ErrorKind.SCHEMA_CHANGE: _schema_change,
-    ErrorKind.DUPLICATE_KEY: _duplicate_key,
-    ErrorKind.UNSUPPORTED_TYPE: _unsupported_type,
-    ErrorKind.CHECKSUM: _checksum,
-    ErrorKind.VERSION: _version,
-    ErrorKind.TARGET_NOT_EMPTY: _target_not_empty,
-    ErrorKind.NOT_UTF8: _not_utf8,
-}
+SCENARIOS: list[tuple[str, Scenario]] = [
+    (ErrorKind.NO_STATE, lambda case: _export(case, "another")),
+    (ErrorKind.STATE_MISSING, _state_missing),
+    (ErrorKind.INVALID_INPUT, _not_keyed),
+    (ErrorKind.NO_STATE, _no_operator),
+    (ErrorKind.SCHEMA_CHANGE, _keys_frozen),
+    (ErrorKind.SCHEMA_CHANGE, _schema_change),
+    (ErrorKind.DUPLICATE_KEY, _duplicate_key),
+    (ErrorKind.UNSUPPORTED_TYPE, _unsupported_type),
+    (ErrorKind.FORMAT, _checksum),
+    (ErrorKind.NEWER_VERSION, _version),
+    (ErrorKind.FOREIGN_OBJECT, _target_not_empty),
+    (ErrorKind.UNSUPPORTED_TYPE, _not_utf8),
+]
 
 
-@pytest.mark.parametrize("kind", SCENARIOS)
-def test_a_kind_is_raised(kind: str, check_kind: Callable[[str, Scenario], None]) -> None:
+@pytest.mark.parametrize(("kind", "scenario"), SCENARIOS)
+def test_a_kind_is_raised(kind: str, scenario: Scenario, check_kind: Callable[[str, Scenario], None]) -> None:
     """What the page says of the kind happens: this kind, and one of its classes."""
-    check_kind(kind, SCENARIOS[kind])
+    check_kind(kind, scenario)
 
 
 def test_no_kind_is_left_out(documented: dict[str, dict[str, set[str]]]) -> None:
     """Every kind of the page's section has a scenario."""
-    assert list(SCENARIOS) == list(documented["State"])
+    assert {kind for kind, _ in SCENARIOS} >= set(documented["State"])

@@ -74,22 +74,22 @@ def _upload_damaged(_: Case) -> None:
         store.put("a", b"x", precondition=ABSENT)
 
 
-SCENARIOS: dict[str, Scenario] = {
-    ErrorKind.PRECONDITION_FAILED: _precondition_failed,
-    ErrorKind.NO_PERMISSION: _no_permission,
-    ErrorKind.UPLOAD_LOST: _upload_lost,
-    ErrorKind.FILE_AND_FOLDER: _file_and_folder,
-    ErrorKind.BUSY: _busy,
-    ErrorKind.UPLOAD_DAMAGED: _upload_damaged,
-}
+SCENARIOS: list[tuple[str, Scenario]] = [
+    (ErrorKind.CONFLICT, _precondition_failed),
+    (ErrorKind.NO_PERMISSION, _no_permission),
+    (ErrorKind.UPLOAD_LOST, _upload_lost),
+    (ErrorKind.INVALID_INPUT, _file_and_folder),
+    (ErrorKind.CONTENTION, _busy),
+    (ErrorKind.UPLOAD_LOST, _upload_damaged),
+]
 
 
-@pytest.mark.parametrize("kind", SCENARIOS)
-def test_a_kind_is_raised(kind: str, check_kind: Callable[[str, Scenario], None]) -> None:
+@pytest.mark.parametrize(("kind", "scenario"), SCENARIOS)
+def test_a_kind_is_raised(kind: str, scenario: Scenario, check_kind: Callable[[str, Scenario], None]) -> None:
     """What the page says of the kind happens: this kind, and one of its classes."""
-    check_kind(kind, SCENARIOS[kind])
+    check_kind(kind, scenario)
 
 
 def test_no_kind_is_left_out(documented: dict[str, dict[str, set[str]]]) -> None:
     """Every kind of the page's section has a scenario."""
-    assert list(SCENARIOS) == list(documented["Storage"])
+    assert {kind for kind, _ in SCENARIOS} >= set(documented["Storage"])

@@ -173,37 +173,37 @@ def _newer_version(case: Case) -> None:
     case.coordinator().latest()
 
 
-SCENARIOS: dict[str, Scenario] = {
-    ErrorKind.ATTEMPT_OPEN: _attempt_open,
-    ErrorKind.ALREADY_APPLIED: _already_applied,
-    ErrorKind.ALREADY_COMPLETED: _already_completed,
-    ErrorKind.NO_ATTEMPT: _no_attempt,
-    ErrorKind.PARENT_MOVED: _parent_moved,
-    ErrorKind.UNCOMMITTED: _uncommitted,
-    ErrorKind.UNRESOLVED: _unresolved,
-    ErrorKind.UNRETRACTED: _unretracted,
-    ErrorKind.ABANDONED: _abandoned,
-    ErrorKind.NO_CHECKPOINT: lambda case: case.coordinator().get(7),
-    ErrorKind.CHECKPOINT_GONE: _checkpoint_gone,
-    ErrorKind.SAVEPOINT_EXISTS: _savepoint_exists,
-    ErrorKind.NOT_BLOCKED: _not_blocked,
-    ErrorKind.SLOT_TAKEN: _slot_taken,
-    ErrorKind.OUTCOME_UNKNOWN: lambda _: CheckpointCoordinator("orders", _LosesRequests()).trigger(),
-    ErrorKind.CONTENTION: _contention,
-    ErrorKind.JOB_GONE: _job_gone,
-    ErrorKind.HISTORY_HOLE: _history_hole,
-    ErrorKind.BAD_SNAPSHOT: _bad_snapshot,
-    ErrorKind.NEWER_VERSION: _newer_version,
-    ErrorKind.BAD_JOB_NAME: lambda case: CheckpointCoordinator("../orders", case.store),
-}
+SCENARIOS: list[tuple[str, Scenario]] = [
+    (ErrorKind.ATTEMPT_OPEN, _attempt_open),
+    (ErrorKind.ALREADY_APPLIED, _already_applied),
+    (ErrorKind.ALREADY_COMPLETED, _already_completed),
+    (ErrorKind.NOT_FOUND, _no_attempt),
+    (ErrorKind.MOVED, _parent_moved),
+    (ErrorKind.UNFINISHED, _uncommitted),
+    (ErrorKind.UNFINISHED, _unresolved),
+    (ErrorKind.UNFINISHED, _unretracted),
+    (ErrorKind.ABANDONED, _abandoned),
+    (ErrorKind.NO_CHECKPOINT, lambda case: case.coordinator().get(7)),
+    (ErrorKind.CHECKPOINT_GONE, _checkpoint_gone),
+    (ErrorKind.CONFLICT, _savepoint_exists),
+    (ErrorKind.NOT_FOUND, _not_blocked),
+    (ErrorKind.MOVED, _slot_taken),
+    (ErrorKind.UNAVAILABLE, lambda _: CheckpointCoordinator("orders", _LosesRequests()).trigger()),
+    (ErrorKind.CONTENTION, _contention),
+    (ErrorKind.JOB_GONE, _job_gone),
+    (ErrorKind.HISTORY_HOLE, _history_hole),
+    (ErrorKind.FORMAT, _bad_snapshot),
+    (ErrorKind.NEWER_VERSION, _newer_version),
+    (ErrorKind.INVALID_INPUT, lambda case: CheckpointCoordinator("../orders", case.store)),
+]
 
 
-@pytest.mark.parametrize("kind", SCENARIOS)
-def test_a_kind_is_raised(kind: str, check_kind: Callable[[str, Scenario], None]) -> None:
+@pytest.mark.parametrize(("kind", "scenario"), SCENARIOS)
+def test_a_kind_is_raised(kind: str, scenario: Scenario, check_kind: Callable[[str, Scenario], None]) -> None:
     """What the page says of the kind happens: this kind, and one of its classes."""
-    check_kind(kind, SCENARIOS[kind])
+    check_kind(kind, scenario)
 
 
 def test_no_kind_is_left_out(documented: dict[str, dict[str, set[str]]]) -> None:
     """Every kind of the page's section has a scenario."""
-    assert list(SCENARIOS) == list(documented["Timeline"])
+    assert {kind for kind, _ in SCENARIOS} >= set(documented["Timeline"])

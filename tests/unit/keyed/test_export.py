@@ -61,7 +61,7 @@ def test_nothing_else_is_overwritten(keyed, checkpoint, name):
     target.put(name, b"mine", precondition=ABSENT)
     with pytest.raises(ConflictError) as caught:
         export_state(keyed.state(checkpoint), target, export_id="one")
-    assert caught.value.kind == "target_not_empty"
+    assert caught.value.kind == "foreign_object"
     assert [stat.name for stat in target.list("")] == [name]
 
 

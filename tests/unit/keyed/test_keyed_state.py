@@ -111,7 +111,7 @@ def test_a_log_of_own_bytes_is_not_keyed_state(job: Job) -> None:
     coordinator.record(attempt, {"totals": job.changes(attempt).handles})
     with pytest.raises(InvalidInputError, match="keeps a log of its own") as refused:
         KeyedState.of(job.store, coordinator.confirm(attempt).manifest, "totals")
-    assert refused.value.kind == "not_keyed"
+    assert refused.value.kind == "invalid_input"
 
 
 def test_a_file_deleted_meanwhile_is_reported_as_damage(keyed: KeyedJob) -> None:

@@ -126,7 +126,7 @@ def test_parquet_text_cannot_hold_them(keyed: KeyedJob, tmp_path: Path) -> None:
     manifest = keyed.coordinator.get(2).manifest
     with pytest.raises(InvalidInputError, match="'note'") as caught:
         export_checkpoint(keyed.store, manifest, keyed.OPERATOR, tmp_path.as_uri())
-    assert caught.value.kind == "not_utf8"
+    assert caught.value.kind == "unsupported_type"
     assert not list(tmp_path.rglob("*.parquet"))
     done = export_checkpoint(
         keyed.store, manifest, keyed.OPERATOR, tmp_path.as_uri(), as_bytes=["note", "nested"]

@@ -222,4 +222,4 @@ def test_a_library_that_is_missing_is_named(scan, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(InvalidInputError, match=f"pip install {name}") as caught:
             getattr(scan(), form)()
-        assert caught.value.kind == "missing_extra"
+        assert caught.value.kind == "not_installed"

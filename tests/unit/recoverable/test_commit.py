@@ -325,7 +325,7 @@ def test_conflict_names_the_way_out(store: MemoryObjectStore) -> None:
     committer = GSRecoverableWriter(store).recover_for_commit(recoverable)
     with pytest.raises(ConflictError, match="commit_after_recovery") as raised:
         committer.commit()
-    assert raised.value.kind == "already_exists"
+    assert raised.value.kind == "foreign_object"
     with pytest.raises(ConflictError) as raised:
         committer.commit_after_recovery()
     assert raised.value.kind == "foreign_object"

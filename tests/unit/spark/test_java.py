@@ -130,7 +130,7 @@ def test_a_broken_java_is_named_with_its_reason(
     environ["JAVA_HOME"] = str(fake_java(tmp_path / "broken", script))
     with pytest.raises(InvalidInputError, match=reason) as caught:
         choose_java(environ, system_places=())
-    assert caught.value.kind == "no_java"
+    assert caught.value.kind == "not_installed"
     assert install_command() in caught.value.message
     assert str(tmp_path / "broken") in caught.value.message
 

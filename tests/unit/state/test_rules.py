@@ -111,7 +111,7 @@ def test_without_duckdb_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
         InvalidInputError, match=r"not installed: pip install dstl-dagster\[duckdb\]"
     ) as caught:
         value("new.n + 1")
-    assert caught.value.kind == "missing_extra"
+    assert caught.value.kind == "not_installed"
 
 
 def test_columns_are_declared_as_in_spark() -> None:

@@ -200,7 +200,7 @@ def test_a_wrong_snapshot_is_refused(job):
     job.store.put(coordinator.timeline.names.slot(forged.slot), encode_record(forged), precondition=ABSENT)
     with pytest.raises(FormatError) as refused:
         coordinator.timeline.tail()
-    assert refused.value.kind == "bad_snapshot"
+    assert refused.value.kind == "format"
 
 
 @pytest.mark.parametrize("field", ["checkpoints", "open", "abandoned"])

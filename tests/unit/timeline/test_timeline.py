@@ -65,7 +65,7 @@ def test_a_taken_slot_is_a_conflict():
     fast.append(opened(1))
     with pytest.raises(ConflictError) as refused:
         slow.append(opened(2))
-    assert refused.value.kind == "slot_taken"
+    assert refused.value.kind == "moved"
     assert len(list(fast.records())) == 1
 
 

@@ -90,7 +90,7 @@ def test_a_damaged_put_is_sent_again(server: GCSServer, store: GCSObjectStore, s
     server.faults.add(ServerFault(FaultKind.MISMATCH, "*.[if]*", times=None))
     with pytest.raises(FormatError) as caught:
         store.put("b", b"x" * size, precondition=ABSENT)
-    assert caught.value.kind == ErrorKind.UPLOAD_DAMAGED
+    assert caught.value.kind == ErrorKind.UPLOAD_LOST
 
 
 def test_a_large_put_survives_its_session(server: GCSServer, store: GCSObjectStore) -> None:
