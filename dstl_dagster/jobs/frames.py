@@ -1,14 +1,14 @@
 """Rows that a program holds in memory, in whatever form, as an operator's changes in a batch: without Spark.
 
-Owns the counterparts of `dstl_dagster.spark.write_state`, `replace_state` and `merge_state` for such rows.
+Owns the counterparts of `dstl_dagster.spark.write_state` and `merge_state` for such rows.
 Does not own what rows are (`state.frames`), which values a state's columns take (`state.fitting`), what a
 rule's SQL means (`state.rules`), which of a replacement's rows are written, or writing (`keyed`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,11 @@ from dstl_dagster.keyed import (
     Grouped,
     KeyedState,
     OperatorReport,
+    Replaced,
     Scope,
     beside,
     changed_rows,
+    replaced_scope,
     replacements,
     write_rows,
 )
@@ -50,7 +52,7 @@ from dstl_dagster.state import (
     update_by_name,
 )
 
-__all__ = ["merge_frame", "replace_frame", "write_frame"]
+__all__ = ["merge_frame", "write_frame"]
 
 
 def write_frame(
@@ -61,11 +63,13 @@ def write_frame(
     keys: Sequence[str],
     max_parallelism: int | None = None,
     deleted: str | None = None,
+    replace: Replaced = False,
     ttl: StateTtlConfig | None = None,
 ) -> OperatorReport:
     """Append changed rows of `operator`, durably: steps 2 and 3 for its state. Does not add the report.
 
-    Each row replaces the row of its key; a column that is left out becomes null.
+    Each row replaces the row of its key; a column that is left out becomes null. `replace` reads all key
+    groups of the state, one of `KeyedState.ranges()` at a time, and holds what changes.
 
     Args:
         rows: a DataFrame, a table, or another form of `state.as_table`. Values go into the state's columns
@@ -87,48 +91,29 @@ def write_frame(
         flags = _flags(table, deleted, what)
         table = table.drop_columns([deleted])
     table = fitted_rows(_with_keys(table, keys, known, rows, what), known, what)
+    filled = filled_column(ttl, batch.ttl(operator), known)
+    if replace is not False and filled is not None:
+        table = _with_column(table, filled, pa.scalar(batch.time_us, PROCESSING_TIME_TYPE))
     schema = schema_to_write(table.schema, keys, max_parallelism, known)
     state_ttl = batch.ttl_to_write(operator, schema, ttl)
+    if replace is not False:
+        scope, state = (
+            replaced_scope(replace, schema, deleted),
+            _seen_state(batch, operator, schema, state_ttl),
+        )
+        table, flags = _replacing(table, schema, state, scope, what)
     return _written(batch, operator, schema, table, flags, ttl, state_ttl)
 
 
-def replace_frame(
-    rows: Any,
-    batch: Batch,
-    *,
-    operator: str,
-    keys: Sequence[str],
-    scope: Scope | None = None,
-    max_parallelism: int | None = None,
-    ttl: StateTtlConfig | None = None,
-) -> OperatorReport:
-    """Put rows in the place of those of `scope`: steps 2 and 3 for `operator`. Does not add the report.
+def _with_column(table: pa.Table, name: str, value: pa.Scalar) -> pa.Table:
+    others = table.drop_columns([name]) if name in table.column_names else table
+    return others.append_column(name, pa.repeat(value, len(others)))
 
-    Rows that differ are written, and keys of the scope that get no row are deleted; the rest is as it was.
-    Reads all key groups of the state, one of `KeyedState.ranges()` at a time, and holds what changes.
 
-    Args:
-        rows: a DataFrame, a table, or another form of `state.as_table`; a column that is left out becomes
-            null.
-        scope: which rows of the state are replaced, by their keys, and all that `rows` may hold; `None`: the
-            whole state.
-
-    The other arguments are those of `dstl_dagster.spark.write_state`.
-
-    Raises: InvalidInputError for a row that is not in the scope; as `write_frame`.
-    """
-    what = f"state of operator {operator!r}"
-    keys = parse_names("keys", keys)
-    known = batch.schema(operator)
-    table = fitted_rows(_with_keys(as_table(rows, what), keys, known, rows, what), known, what)
-    filled = filled_column(ttl, batch.ttl(operator), known)
-    if filled is not None:
-        others = table.drop_columns([filled]) if filled in table.column_names else table
-        table = others.append_column(
-            filled, pa.repeat(pa.scalar(batch.time_us, PROCESSING_TIME_TYPE), len(others))
-        )
-    schema = schema_to_write(table.schema, keys, max_parallelism, known)
-    state_ttl = batch.ttl_to_write(operator, schema, ttl)
+def _replacing(
+    table: pa.Table, schema: StateSchema, state: KeyedState | None, scope: Scope | None, what: str
+) -> tuple[pa.Table, pa.ChunkedArray]:
+    """What turns the rows of the scope into these: rows to write, and which of them are tombstones."""
     columns = [
         table.column(field.name).cast(field.type)
         if field.name in table.column_names
@@ -138,15 +123,13 @@ def replace_frame(
     groups = key_group_of(table, schema)
     order = np.argsort(groups.astype(np.uint16), kind="stable")
     new = pa.table(columns, schema=schema.columns).combine_chunks().take(pa.array(order))
-    state = _seen_state(batch, operator, schema, state_ttl)
     every = KeyGroupRange.of(0, schema.max_parallelism - 1)
     found = [*replacements(schema, state, every, [Grouped(new, groups[order])], scope, what)]
     # A tombstone has its key alone.
     changed = pa.concat_tables(
         [schema.columns.empty_table(), *(each.rows for each in found)], promote_options="default"
     )
-    flags = pa.chunked_array([each.deleted for each in found], pa.bool_())
-    return _written(batch, operator, schema, changed, flags, ttl, state_ttl)
+    return changed, pa.chunked_array([each.deleted for each in found], pa.bool_())
 
 
 def merge_frame(
@@ -251,7 +234,7 @@ def _seen_state(batch: Batch, operator: str, schema: StateSchema, ttl: StateTtl 
     if before is None:
         return None
     seen = ttl if ttl is not None and ttl.hides_what(before.ttl) else before.ttl
-    state = replace(before, schema=schema, options=batch.coordinator.job_options, ttl=seen)
+    state = dataclasses.replace(before, schema=schema, options=batch.coordinator.job_options, ttl=seen)
     return state.opened(batch.coordinator.store)
 
 
@@ -276,7 +259,7 @@ def _written(
         ttl=ttl,
     )
     if config is not None and config.watermark is not None:
-        report = replace(report, ttl=ttl)  # which the rows' times do not move on
+        report = dataclasses.replace(report, ttl=ttl)  # which the rows' times do not move on
     return report
 
 

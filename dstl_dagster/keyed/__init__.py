@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dstl_dagster._lazy import lazy_face
 
 if TYPE_CHECKING:
+    from dstl_dagster.keyed.conditions import Condition, Replaced, replaced_scope
     from dstl_dagster.keyed.diff import StateDiff, compared_runs, diff_checkpoints, diff_states, paired_rows
     from dstl_dagster.keyed.entries import OperatorEntry, StateSizes
     from dstl_dagster.keyed.export import Export, export_checkpoint, export_state
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AttemptReport",
     "Beside",
+    "Condition",
     "DueMerge",
     "Export",
     "FileReport",
@@ -81,6 +83,7 @@ __all__ = [
     "NameChange",
     "OperatorEntry",
     "OperatorReport",
+    "Replaced",
     "Replacement",
     "Run",
     "RunLists",
@@ -116,6 +119,7 @@ __all__ = [
     "open_attempt_changelog",
     "paired_rows",
     "refuse_wrong_ttl",
+    "replaced_scope",
     "replacements",
     "require_same_manifest",
     "schema_of",
@@ -141,6 +145,7 @@ __getattr__, __dir__ = lazy_face(
         "runs": ["Merge", "Run", "merged_runs"],
         "sources": ["Measure", "NameChange", "Source", "merged_sources", "source_id"],
         "state_rows": ["StateRows"],
+        "conditions": ["Condition", "Replaced", "replaced_scope"],
         "diff": ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"],
         "export": ["Export", "export_checkpoint", "export_state"],
         "history": ["KeyChange", "key_history"],

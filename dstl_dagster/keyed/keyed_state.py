@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property, partial
 from typing import Any
 
@@ -87,6 +88,7 @@ class StateAt:
         handles: of all changes, in log order; empty if the state is.
         options: of the job, by which tasks open the store and read: requests, cache, local copies.
         ttl: at that checkpoint. What it hides is no row, whether a fold has dropped it or not.
+        completed_at: the checkpoint, for a reader that shows it.
     """
 
     store_uri: str
@@ -97,6 +99,7 @@ class StateAt:
     handles: tuple[ChangelogStateHandle, ...] = field(repr=False)
     options: JobOptions = field(default_factory=JobOptions)
     ttl: StateTtl | None = None
+    completed_at: datetime | None = field(default=None, compare=False)
 
     @classmethod
     def of(

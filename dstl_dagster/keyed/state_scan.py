@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed.conditions import parsed_filters
 from dstl_dagster.keyed.key_filters import as_expression, key_groups_of_filters, merged_ranges
 from dstl_dagster.keyed.keyed_state import StateAt
 from dstl_dagster.keyed.manifest import Manifest
@@ -31,9 +32,9 @@ from dstl_dagster.storage import ObjectStore, open_store
 
 __all__ = ["Filters", "KeyGroups", "StateScan"]
 
-Filters: TypeAlias = pc.Expression | Sequence[Any]
-"""An expression over columns; or, as in `pyarrow.parquet`, tuples such as `("customer", "=", "ann")`, all of
-which must hold, or a list of such lists, one of which must."""
+Filters: TypeAlias = pc.Expression | str | Sequence[Any]
+"""A condition in SQL (`conditions`), an expression over columns; or, as in `pyarrow.parquet`, tuples such as
+`("customer", "=", "ann")`, all of which must hold, or a list of such lists, one of which must."""
 
 KeyGroups: TypeAlias = KeyGroupRange | Iterable[KeyGroupRange] | str
 """A range, several of them, or text such as `0-15,20`; both ends inclusive."""
@@ -102,6 +103,8 @@ class StateScan:
             raise InvalidInputError(f"columns names a column twice: {', '.join(names)}")
         ranges = _wanted_ranges(at, key_groups)
         where = None
+        if isinstance(filters, str):
+            filters = parsed_filters(filters, at.schema.columns)
         if filters is not None:
             where = as_expression(filters, at.schema.columns)
             by_key = key_groups_of_filters(filters, at.schema)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from dstl_dagster.spark.dataframes.files import lines, write_files
     from dstl_dagster.spark.dataframes.merge import merge_state
     from dstl_dagster.spark.dataframes.partitioning import by_key_group
-    from dstl_dagster.spark.dataframes.replace import replace_state
     from dstl_dagster.spark.dataframes.state import read_state, write_state
     from dstl_dagster.spark.local.session import local_session, running_session, stop_session
     from dstl_dagster.spark.resumed import ResumedBatch
@@ -33,7 +32,6 @@ __all__ = [
     "open_batch",
     "read_state",
     "register",
-    "replace_state",
     "running_session",
     "stop_session",
     "write_files",
@@ -48,7 +46,6 @@ __getattr__, __dir__ = lazy_face(
         "dataframes.files": ["lines", "write_files"],
         "dataframes.merge": ["merge_state"],
         "dataframes.partitioning": ["by_key_group"],
-        "dataframes.replace": ["replace_state"],
         "dataframes.state": ["read_state", "write_state"],
         "local.session": ["local_session", "running_session", "stop_session"],
         "resumed": ["ResumedBatch"],

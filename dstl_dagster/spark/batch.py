@@ -28,6 +28,7 @@ from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.jobs import merge_frame, write_frame
+from dstl_dagster.keyed import Replaced
 from dstl_dagster.recoverable import GSRecoverableWriterCommitter
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig
 from dstl_dagster.spark.stores import read_cost_of
@@ -257,6 +258,7 @@ class CheckpointBatch:
         keys: Sequence[str],
         max_parallelism: int | None = None,
         deleted: str | None = None,
+        replace: Replaced = False,
         drop_columns: Collection[str] = (),
         rename_columns: Mapping[str, str] | None = None,
         ttl: StateTtlConfig | None = None,
@@ -273,6 +275,7 @@ class CheckpointBatch:
             "keys": keys,
             "max_parallelism": max_parallelism,
             "deleted": deleted,
+            "replace": replace,
             "ttl": ttl,
         }
         of_spark: dict[str, Any] = {

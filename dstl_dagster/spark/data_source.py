@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.keyed import StateAt
+from dstl_dagster.keyed import Condition, StateAt
 from dstl_dagster.spark import sink  # its modules are imported on first use: a read needs none of them
 from dstl_dagster.spark.source.options import CHANGES, CHECKPOINTS, SourceOptions
 from dstl_dagster.spark.source.source import (
@@ -80,6 +80,8 @@ class DstlDataSource(DataSource):
             return changes_schema(self._states)
         state = state_at(options, options.checkpoint)
         self._checkpoint_id = state.checkpoint_id
+        if options.where:
+            Condition.of(options.where, state.schema)  # refuses what cannot be read
         columns = spark_schema(state.schema.columns)
         unknown = [name for name in options.columns if name not in columns.names]
         if unknown:
@@ -104,22 +106,14 @@ class DstlDataSource(DataSource):
         return stream_reader(options, schema, self._states)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        _refuse_overwrite(
-            overwrite,
-            'mode("append") for rows that replace those of their keys, with option deleted for keys that go, '
-            "or replace_state of dstl_dagster.spark for rows in the place of all, or of a part",
-        )
-        return sink.SaveWriter.of(self.options, schema)
+        return sink.SaveWriter.of(self.options, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        _refuse_overwrite(overwrite, 'outputMode("append"), or checkpointed_batches for aggregates')
+        if overwrite:
+            raise InvalidInputError(
+                "a micro-batch adds changes to those before it and overwrites nothing: use "
+                'outputMode("append"), or checkpointed_batches for aggregates'
+            )
         return sink.StreamWriter.of(self.options, schema)
-
-
-def _refuse_overwrite(overwrite: bool, instead: str) -> None:
-    if overwrite:
-        raise InvalidInputError(
-            f"a checkpoint adds changes to the one before it and overwrites nothing: use {instead}"
-        )

@@ -20,7 +20,7 @@ _OF_A_TABLE = "option."
 """The catalog passes each option of `CREATE TABLE ... OPTIONS` a second time, under this prefix."""
 
 
-_REPLACE = "replace_state of dstl_dagster.spark puts rows in the place of all, or of a part"
+_REPLACE = 'it is of a write of state by mode("overwrite"): replaceWhere names the rows that are replaced'
 _CHANGES = 'the option table="changes"'
 _NEIGHBOURS: Final = {
     # Delta's

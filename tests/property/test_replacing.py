@@ -15,7 +15,7 @@ import pytest
 
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.jobs import replace_frame
+from dstl_dagster.jobs import write_frame
 from dstl_dagster.storage import MemoryObjectStore
 
 COLUMNS = pa.schema({"part": pa.string(), "number": pa.int64(), "value": pa.string()})
@@ -75,9 +75,9 @@ def replaced(
 ) -> Any:
     batch = Batch.open(coordinator)
     try:
-        scope = None if names is None else Parts(names)
+        scope = True if names is None else Parts(names)
         how = {"operator": "op", "keys": ["part", "number"], "max_parallelism": 8, **more}
-        report = replace_frame(rows, batch, scope=scope, **how)
+        report = write_frame(rows, batch, replace=scope, **how)
     except InvalidInputError as error:
         batch.abort(str(error))
         raise

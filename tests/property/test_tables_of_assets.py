@@ -566,19 +566,18 @@ Variant = Callable[[pytest.MonkeyPatch], None]
 
 
 def nothing_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(rows: Any, batch: Any, *, scope: Any, **how: Any) -> Any:
-        del scope
+    def write(rows: Any, batch: Any, *, replace: Any = False, **how: Any) -> Any:
+        del replace
         return frames.write_frame(rows, batch, **how)
 
-    monkeypatch.setattr(jobs, "replace_frame", write)
+    monkeypatch.setattr(jobs, "write_frame", write)
 
 
 def everything_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    def replace(rows: Any, batch: Any, *, scope: Any, **how: Any) -> Any:
-        del scope
-        return frames.replace_frame(rows, batch, **how)
+    def write(rows: Any, batch: Any, *, replace: Any = False, **how: Any) -> Any:
+        return frames.write_frame(rows, batch, replace=replace is not False, **how)
 
-    monkeypatch.setattr(jobs, "replace_frame", replace)
+    monkeypatch.setattr(jobs, "write_frame", write)
 
 
 def an_input_is_everything(monkeypatch: pytest.MonkeyPatch) -> None:

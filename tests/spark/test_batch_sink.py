@@ -84,8 +84,6 @@ def test_a_type_that_cannot_be_kept_is_refused_by_name(job: Job) -> None:
     df = job.spark.sql("SELECT 1L AS id, INTERVAL '1' YEAR AS span")
     with pytest.raises(Exception, match="column 'span' has type interval year"):
         sink(job, df, "monday", operator="op", keys="id").save()
-    with pytest.raises(Exception, match=r"overwrites nothing: use mode\(\"append\"\)"):
-        sink(job, df, "monday", operator="op", keys="id").mode("overwrite").save()
     assert list(job.coordinator.timeline.records()) == []
 
 
@@ -172,11 +170,46 @@ def test_no_table_of_the_catalog_is_begun(job: Job) -> None:
     assert list(job.coordinator.timeline.records()) == []
 
 
-def test_overwriting_names_the_way(job: Job) -> None:
-    """What Spark users do to replace rows is refused with what does it here."""
+def test_overwriting_replaces_the_state(job: Job) -> None:
+    """Rows take the place of all, as in other formats: a key without a row is deleted, also all of them."""
+    first = job.spark.range(100).selectExpr("id", "id * 2 AS value")
+    sink(job, first, "monday", operator="op", keys="id").save()
+    second = job.spark.range(90, 110, 1, 3).selectExpr("id", "IF(id < 95, id * 2, -id) AS value")
+    sink(job, second, "tuesday", operator="op", keys="id").mode("overwrite").save()
+    assert rows(job.read_state()) == sorted((n, 2 * n if n < 95 else -n) for n in range(90, 110))
+    assert job.coordinator.get(2).manifest.operators["op"].report.deletes == 90
+    read = job.spark.read.format("dstl").options(store=job.coordinator.store.uri, job="job", operator="op")
+    changes = read.options(table="changes", from_checkpoint=1).load()
+    kinds = {row[0]: row[1] for row in changes.groupBy("_change_type").count().collect()}
+    assert kinds == {"insert": 10, "delete": 90, "update_before": 5, "update_after": 5}
+    sink(job, second.where("id < 0"), "wednesday", operator="op", keys="id").mode("overwrite").save()
+    assert rows(job.read_state()) == []
+
+
+def test_overwriting_replaces_the_rows_of_a_condition(job: Job) -> None:
+    """`replaceWhere`: the others stay, and a row that does not pass is refused with its key."""
+    first = job.spark.sql("SELECT explode(array('a', 'b')) AS part, id, 0 AS value FROM range(10)")
+    sink(job, first, "monday", operator="op", keys="part,id").save()
+    second = job.spark.sql("SELECT 'b' AS part, 7L AS id, 1 AS value")
+    overwrite = sink(job, second, "tuesday", operator="op", keys="part,id").mode("overwrite")
+    overwrite.option("replaceWhere", "part = 'b'").save()
+    assert rows(job.read_state()) == [*(("a", n, 0) for n in range(10)), ("b", 7, 1)]
+    again = sink(job, second, "wednesday", operator="op", keys="part,id").mode("overwrite")
+    with pytest.raises(Exception, match=r"part='b', id=7\) is not in the rows where part = 'a'"):
+        again.option("replaceWhere", "part = 'a'").save()
+    assert job.coordinator.latest().checkpoint_id == 2
+
+
+def test_what_cannot_be_replaced_is_refused(job: Job) -> None:
+    """Before an attempt opens."""
     writer = sink(job, job.spark.range(3), "monday", operator="op", keys="id")
-    with pytest.raises(InvalidInputError, match=r'mode\("append"\).*option deleted.*replace_state'):
-        writer.mode("overwrite").save()
-    with pytest.raises(InvalidInputError, match="no option 'replacewhere' for writing: replace_state"):
+    with pytest.raises(InvalidInputError, match="option replaceWhere goes with mode"):
         writer.mode("append").option("replaceWhere", "id > 1").save()
+    with pytest.raises(InvalidInputError, match="column 'value', and there are id"):
+        writer.mode("overwrite").option("replaceWhere", "value > 1").save()
+    files = sink(job, job.spark.range(3), "tuesday", path="rows")
+    with pytest.raises(InvalidInputError, match="a published file is never overwritten"):
+        files.mode("overwrite").save()
+    with pytest.raises(InvalidInputError, match="option replacewhere goes with operator"):
+        files.mode("overwrite").option("replaceWhere", "id > 1").save()
     assert list(job.coordinator.timeline.records()) == []

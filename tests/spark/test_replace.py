@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.spark import replace_state
+from dstl_dagster.spark import CheckpointBatch, write_state
 from dstl_dagster.state import ExactValues, Slice
 from tests.property.test_replacing import Model, programs
 
@@ -22,20 +23,20 @@ def replaced(
 ) -> tuple[int, int]:
     listed = [(part, number, value) for (part, number), value in rows.items()]
     df = job.spark.createDataFrame(listed, "part STRING, number BIGINT, value STRING")
-    scope = None
+    replace: Any = True
     if names is not None:
         values = ExactValues(tuple(sorted(name for name in names if name is not None)))
-        scope = Slice(
+        replace = Slice(
             {"part": values}, frozenset((place,) for place in range(len(values))), "the wanted parts"
         )
     how: dict[str, Any] = {
         "operator": "op",
         "keys": ["part", "number"],
         "max_parallelism": 8,
-        "scope": scope,
+        "replace": replace,
         **more,
     }
-    done = job.checkpoint(lambda attempt: ([replace_state(df, attempt, **how)], []))
+    done = job.checkpoint(lambda attempt: ([write_state(df, attempt, **how)], []))
     report = done.manifest.operators["op"].report
     return report.upserts, report.deletes
 
@@ -66,7 +67,7 @@ def test_a_key_twice_is_refused(job: Job) -> None:
     df = job.spark.createDataFrame([("a", 1, "x")] * 2, "part STRING, number BIGINT, value STRING")
     attempt = job.coordinator.trigger(take_over=True)
     with pytest.raises(InvalidInputError, match="occurs 2 times"):
-        replace_state(df, attempt, operator="op", keys=["part", "number"])
+        write_state(df, attempt, operator="op", keys=["part", "number"], replace=True)
 
 
 def test_a_state_is_read_in_part(job: Job) -> None:
@@ -74,3 +75,32 @@ def test_a_state_is_read_in_part(job: Job) -> None:
     replaced(job, None, {("a", 1): "x", ("b", 1): "y"})
     scope = Slice({"part": ExactValues(("b",))}, frozenset({(0,)}), "b")
     assert [tuple(row) for row in job.read_state(scope=scope).collect()] == [("b", 1, "y")]
+
+
+def test_the_rows_of_a_condition_are_replaced(job: Job) -> None:
+    """In SQL, on key columns alone; what else it could mean is refused before anything runs."""
+    replaced(job, None, {("a", 1): "x", ("a", 2): "x", ("b", 1): "x"})
+    assert replaced(job, None, {("a", 3): "y"}, replace="part = 'a' AND number >= 2") == (1, 1)
+    found = {(row.part, row.number): row.value for row in job.read_state().collect()}
+    assert found == {("a", 1): "x", ("a", 3): "y", ("b", 1): "x"}
+    for how, says in (
+        ({"replace": "value = 'x'"}, "names column 'value', and rows are replaced by their key columns"),
+        ({"replace": "part LIKE 'a%'"}, "cannot be read at 'LIKE'"),
+        ({"replace": True, "deleted": "gone"}, "name no deleted ones"),
+    ):
+        df = job.spark.sql("SELECT 'a' AS part, 1L AS number, 'x' AS value, false AS gone")
+        df = df if "deleted" in how else df.drop("gone")
+        with pytest.raises(InvalidInputError, match=says):
+            write_state(
+                df, job.coordinator.trigger(take_over=True), operator="op", keys=["part", "number"], **how
+            )
+
+
+def test_a_batch_replaces_rows_of_any_frame(job: Job) -> None:
+    """A DataFrame, or a table in memory: by the same argument."""
+    replaced(job, None, {("a", 1): "x", ("b", 1): "x"})
+    rows = [{"part": "b", "number": 2, "value": "z"}]
+    for number, frame in enumerate((pa.Table.from_pylist(rows), job.spark.createDataFrame(rows))):
+        with CheckpointBatch(job.coordinator, idempotency_key=str(number)) as batch:
+            report = batch.write_state(frame, operator="op", keys=["part", "number"], replace="part = 'b'")
+        assert (report.upserts, report.deletes) == (1, 1)

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.settings import CheckpointOptions
@@ -102,7 +103,9 @@ def test_what_changed_between_two_checkpoints(three: Job) -> None:
         expected += [(2, "update_before", n, n), (2, "update_after", n, -n)]
     assert changes == sorted(expected, key=repr)
     only = read(three, table="changes", from_checkpoint=2, to_checkpoint=3)
-    assert rows(only.select("_checkpoint_id").distinct()) == [(3,)]
+    times = {each.checkpoint_id: each.entry.completed.recorded_at for each in three.coordinator.list()}
+    said = only.select("_checkpoint_id", F.unix_micros("_commit_timestamp")).distinct()
+    assert rows(said) == [(3, round(times[3].timestamp() * 1_000_000))]
     assert rows(read(three, table="changes", from_checkpoint=3)) == []
     with pytest.raises(Exception, match="has no checkpoint '9'"):
         read(three, table="changes", from_checkpoint=9)
@@ -141,7 +144,7 @@ def test_a_state_without_rows_has_its_columns(job: Job) -> None:
     assert job.read_state().columns == ["id", "value"]
     assert rows(job.read_state()) == []
     job.write_state(job.spark.sql("SELECT 5L AS id, 6 AS value"), keys=["id"])
-    assert rows(read(job, table="changes")) == [(5, 6, "insert", 2)]
+    assert rows(read(job, table="changes").drop("_commit_timestamp")) == [(5, 6, "insert", 2)]
     assert rows(read(job, at=1)) == []
 
 
@@ -209,9 +212,23 @@ def test_one_dataframe_with_and_without_a_filter(three: Job) -> None:
     assert [df.count(), df.where("id = 12").count(), df.count()] == [14, 1, 14]
 
 
+def test_a_read_is_narrowed_by_a_condition(three: Job) -> None:
+    """Option `where`: whole keys read their key groups alone; columns that are not asked for may be named."""
+    assert rows(read(three, where="id = 12", columns="value")) == [(-12,)]
+    assert read(three, where="id IN (12, 3) OR id = 0").rdd.getNumPartitions() <= 3
+    assert rows(read(three, where="VALUE >= 4 AND note = 'new'")) == [(3, 30, "new")]
+    halves = [read(three, where="id = 12", key_groups=groups) for groups in ("0-7", "8-15")]
+    assert rows(halves[0].union(halves[1])) == [(12, -12, None)]
+    df = read(three, where="id > 9")
+    assert [df.count(), df.where("id = 12").count(), df.count()] == [5, 1, 5]
+    assert rows(read(three, where="id = 99")) == []
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
+        ({"where": "nope = 1"}, "names column 'nope', and there are id, value, note"),
+        ({"where": "id LIKE 5"}, "cannot be read at 'LIKE'"),
         ({"columns": "id,nope"}, "names 'nope', but the state has id, value, note"),
         ({"operator": "other"}, "no state of operator 'other'; it has op"),
         ({"at": 9}, "has no checkpoint '9'"),

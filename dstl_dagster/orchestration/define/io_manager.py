@@ -307,21 +307,19 @@ def _is_own_output(context: dg.InputContext) -> bool:
 def _written(batch: Batch, target: Target, rows: Any, scope: "Scope | None") -> OperatorReport:
     """Steps 2 and 3 of the rows, by Spark if they are its."""
     rule = target.rule
-    put: Callable[..., OperatorReport]
     write: Callable[..., OperatorReport]
     merge: Callable[..., OperatorReport]
     if is_spark_rows(rows):
-        from dstl_dagster.spark import merge_state, replace_state, write_state  # PySpark: only for its rows
+        from dstl_dagster.spark import merge_state, write_state  # PySpark: only for its rows
 
         write, merge = partial(write_state, attempt=batch), partial(merge_state, attempt=batch)
-        put = partial(replace_state, attempt=batch)
     else:
-        from dstl_dagster.jobs import merge_frame, replace_frame, write_frame  # Arrow: not for loading
+        from dstl_dagster.jobs import merge_frame, write_frame  # Arrow: not for loading
 
         write, merge = partial(write_frame, batch=batch), partial(merge_frame, batch=batch)
-        put = partial(replace_frame, batch=batch)
     if target.replaces:
-        return put(rows, operator=rule.operator, keys=rule.keys, scope=scope, ttl=rule.ttl)
+        replace = True if scope is None else scope
+        return write(rows, operator=rule.operator, keys=rule.keys, replace=replace, ttl=rule.ttl)
     return rule.write(rows, write, merge)
 
 

@@ -17,7 +17,6 @@ from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Batch, OperatorReport
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import StateTtl
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.dataframes.merge_tasks import LookUpTask, MergeStateTask
@@ -36,6 +35,7 @@ from dstl_dagster.spark.dataframes.state import (
     new_names,
     report_of,
     schema_before,
+    seen_ttl,
 )
 from dstl_dagster.spark.stores import cost_of, read_cost_of
 from dstl_dagster.spark.types import (
@@ -168,7 +168,7 @@ class _Merge:
         self._before = (
             StateAt(attempt.store_uri, attempt.job, attempt.parent or 0, operator, self.schema, (), options)
             if before is None
-            else replace(before, schema=self.schema, options=options, ttl=self._seen_with(before.ttl))
+            else replace(before, schema=self.schema, options=options, ttl=seen_ttl(before, self.ttl))
         )
         self._columns = spark_schema(self.schema.columns)
         missing = [name for name in keys if name not in self._spelled(changes.columns, keys)]
@@ -176,10 +176,6 @@ class _Merge:
             raise InvalidInputError(
                 f"key column {missing[0]!r} is missing: the changes have {changes.columns}"
             )
-
-    def _seen_with(self, before: StateTtl | None) -> StateTtl | None:
-        """The TTL by which old rows are seen: at the batch's time, unless hidden ones would come back."""
-        return self.ttl if self.ttl is not None and self.ttl.hides_what(before) else before
 
     def _spelled(self, names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
         return spelled(names, known, case_sensitive=self._case_sensitive)

@@ -7,6 +7,7 @@ exactly one action. Does not own the work inside a task (`state_tasks`), the mea
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pyspark.sql import types as st
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle, StateTtl
-from dstl_dagster.keyed import Scope, SharedFiles, StateAt, small_from_outcome
+from dstl_dagster.keyed import Replaced, Scope, SharedFiles, StateAt, replaced_scope, small_from_outcome
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.dataframes.outcomes import run_tasks
 from dstl_dagster.spark.dataframes.partitioning import (
@@ -29,6 +30,7 @@ from dstl_dagster.spark.dataframes.partitioning import (
     task_of_key_group,
 )
 from dstl_dagster.spark.dataframes.progress import Progress
+from dstl_dagster.spark.dataframes.replace_tasks import ReplaceStateTask
 from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.spark.errors import raise_as_raised
 from dstl_dagster.spark.stores import cost_of, open_shared_store, read_cost_of, require_shared
@@ -63,6 +65,7 @@ __all__ = [
     "read_state",
     "report_of",
     "schema_before",
+    "seen_ttl",
     "write_state",
 ]
 
@@ -76,6 +79,7 @@ def write_state(
     max_parallelism: int | None = None,
     partitions: int | None = None,
     deleted: str | Column | None = None,
+    replace: Replaced = False,
     drop_columns: Collection[str] = (),
     rename_columns: Mapping[str, str] | None = None,
     ttl: StateTtlConfig | None = None,
@@ -101,6 +105,10 @@ def write_state(
         partitions: tasks that write, at most `max_parallelism`; `None`: as many as Spark's shuffles have.
         deleted: the rows that delete their key: a boolean column by name (which is then not part of the
             state), or an expression. Null means no.
+        replace: True: the rows take the place of the whole state; or a condition in SQL on key columns, such
+            as `airport = 'JFK' AND day >= '2026-11-01'`: of the rows that pass it, and each row of `df` does.
+            Keys that get no row are deleted, and only rows that differ are written. The tasks read the
+            state; one sorts its rows (Spark spills them), and holds a part of the state at a time.
         drop_columns, rename_columns: of the state, by their exact names (new by old); the batch has the new
             columns. No row is rewritten. Asking again changes nothing, so they may stay for later batches.
         ttl: how long rows live, from this batch on; `None`: as before.
@@ -112,20 +120,43 @@ def write_state(
     """
     keys = parse_names("keys", keys)
     changes = ColumnChanges.of(drop_columns, rename_columns)
+    reads = None if replace is False else read_cost_of(df.sparkSession)
     with batch_of(attempt, job_options) as (batch, options):
+        if reads is not None:
+            batch.count_along(reads)
         plan = plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted, changes, ttl)
-    task = WriteStateTask(
-        attempt=batch.attempt,
-        operator=operator,
-        columns=plan.columns,
-        schema=plan.schema,
-        ranges=ranges_of_tasks(plan.partitions, plan.schema.max_parallelism),
-        options=options,
-        time_column=column_of_newest(plan.schema, plan.ttl, ttl),
-    )
-    found = run_tasks(plan.by_task(plan.rows), task, progress)
+        before = None if replace is False else batch.state(operator)
+    common: dict[str, Any] = {
+        "attempt": batch.attempt,
+        "operator": operator,
+        "schema": plan.schema,
+        "ranges": ranges_of_tasks(plan.partitions, plan.schema.max_parallelism),
+        "options": options,
+        "time_column": column_of_newest(plan.schema, plan.ttl, ttl),
+    }
+    if replace is False:
+        task, rows = WriteStateTask(**common, columns=plan.columns), plan.by_task(plan.rows)
+    else:
+        if before is not None:
+            seen = seen_ttl(before, plan.ttl)
+            before = dataclasses.replace(before, schema=plan.schema, options=options, ttl=seen)
+        task = ReplaceStateTask(
+            **common,
+            columns=tuple(plan.schema.columns.names),
+            given=plan.columns,
+            state=before,
+            scope=replaced_scope(replace, plan.schema, deleted),
+            reads=reads,
+        )
+        rows = plan.by_task(plan.rows.union(_one_for_each_task(plan))).sortWithinPartitions("key_group")
+    found = run_tasks(rows, task, progress)
     batch.meter.add(cost_of(found))
     return report_of(attempt, operator, plan.schema, found, options, plan.ttl)
+
+
+def seen_ttl(before: StateAt, ttl: StateTtl | None) -> StateTtl | None:
+    """The TTL by which old rows are seen: at the batch's time, unless hidden ones would come back."""
+    return ttl if ttl is not None and ttl.hides_what(before.ttl) else before.ttl
 
 
 @contextmanager
@@ -290,7 +321,7 @@ def plan_write(
     changes: ColumnChanges,
     ttl: StateTtlConfig | None,
 ) -> WritePlan:
-    """What `write_state` and `replace_state` have in common. Arguments, and errors, as for `write_state`."""
+    """The plan of `write_state`, whose arguments and errors these are."""
     if not operator:
         raise InvalidInputError("state needs an operator's name, such as 'aircraft': it is empty")
     case_sensitive = is_case_sensitive(df.sparkSession)
@@ -323,6 +354,15 @@ def plan_write(
     key_group = key_group_of_columns(hashed, schema.max_parallelism)
     keyed = rows.selectExpr("*", f"{key_group} AS key_group")
     return WritePlan(schema, tuple(given.names), count, keyed, state_ttl)
+
+
+def _one_for_each_task(plan: WritePlan) -> DataFrame:
+    """A row without values in the first key group of each task: what tells the task which ones it has."""
+    *columns, _, _ = plan.rows.schema
+    nulls = [f"CAST(NULL AS {sql_type(column.dataType)}) AS {column.name}" for column in columns]
+    first = f"CAST((id * {plan.schema.max_parallelism} + {plan.partitions - 1}) DIV {plan.partitions} AS INT)"
+    tasks = plan.rows.sparkSession.range(plan.partitions)
+    return tasks.selectExpr(*nulls, "CAST(NULL AS BOOLEAN) AS deleted", f"{first} AS key_group")
 
 
 def with_batch_time(df: DataFrame, batch: Batch, column: str | None) -> DataFrame:

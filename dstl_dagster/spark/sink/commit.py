@@ -28,10 +28,10 @@ from dstl_dagster.checkpoint import (
     OperatorReport,
 )
 from dstl_dagster.errors import ConflictError, InternalError
-from dstl_dagster.format import ChangelogStateHandle
-from dstl_dagster.keyed import StateAt
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.keyed import Grouped, KeyedState, StateAt, replacements, write_rows
 from dstl_dagster.spark.dataframes.files import joined, success_file
-from dstl_dagster.spark.dataframes.state import report_of
+from dstl_dagster.spark.dataframes.state import report_of, seen_ttl
 from dstl_dagster.spark.errors import raise_refusal
 from dstl_dagster.spark.sink.messages import outcomes_of
 from dstl_dagster.spark.sink.options import SinkOptions
@@ -39,7 +39,7 @@ from dstl_dagster.spark.sink.plan import FileSink, StateSink, sink_coordinator, 
 from dstl_dagster.spark.sink.tasks import groups_of
 from dstl_dagster.spark.stores import cost_of, open_shared_store
 from dstl_dagster.spark.streaming.micro_batches import POSITION, MicroBatch
-from dstl_dagster.state import refuse_repeated_keys
+from dstl_dagster.state import FoldedRun, refuse_repeated_keys
 from dstl_dagster.storage import TRIGGER, Cost, CostMeter
 
 __all__ = ["abort_sink", "commit_sink"]
@@ -128,16 +128,44 @@ def _fill(
 def _state_report(batch: Batch, sink: StateSink, outcomes: list[Outcome]) -> OperatorReport:
     states = [outcome["state"] for outcome in outcomes if "state" in outcome]
     handles = [ChangelogStateHandle.from_json(state["handle"]) for state in states]
-    _refuse_shared_keys(batch, sink, states, handles)
-    return report_of(batch, sink.operator, sink.schema, states, batch.coordinator.job_options, sink.ttl)
+    store, attempt, options = batch.coordinator.store, batch.attempt, batch.coordinator.job_options
+    own = (attempt.checkpoint_id, sink.operator, sink.schema, tuple(handles), options)
+    written = StateAt(store.uri, attempt.job, *own).opened(store)
+    _refuse_shared_keys(written, states)
+    report = report_of(batch, sink.operator, sink.schema, states, options, sink.ttl)
+    if not sink.replaces:
+        return report
+    gone = _keys_without_rows(batch, sink, written)
+    deleted = pa.array(np.ones(gone.num_rows, np.bool_))
+    removed = write_rows(store, attempt, sink.operator, sink.schema, gone, deleted=deleted, options=options)
+    handles = [*report.handles, *removed.handles]
+    return replace(report, handles=tuple(handles), deletes=report.deletes + gone.num_rows)
 
 
-def _refuse_shared_keys(
-    batch: Batch,
-    sink: StateSink,
-    states: list[Outcome],
-    handles: list[ChangelogStateHandle],
-) -> None:
+def _keys_without_rows(batch: Batch, sink: StateSink, written: KeyedState) -> pa.Table:
+    """What is replaced and gets no row. Reads the state, and the new rows back, a part at a time.
+
+    Raises: InvalidInputError for a new row that is not among those that are replaced.
+    """
+    schema, state = sink.schema, batch.state(sink.operator)
+    before = None
+    if state is not None:
+        seen = replace(state, schema=schema, ttl=seen_ttl(state, sink.ttl))
+        before = seen.opened(batch.coordinator.store)
+    what, every = f"state of operator {sink.operator!r}", KeyGroupRange.of(0, schema.max_parallelism - 1)
+    new = (_by_group(run.alive(), schema.columns.names) for run in written.runs())
+    changes = replacements(schema, before, every, new, sink.scope, what)
+    keys = pa.schema([schema.columns.field(name) for name in schema.key_columns])
+    gone = [each.rows for each in changes if each.deleted[0].as_py()]
+    return pa.concat_tables([keys.empty_table(), *gone])
+
+
+def _by_group(run: FoldedRun, columns: Sequence[str]) -> Grouped:
+    order = np.argsort(run.key_groups.astype(np.uint16), kind="stable")
+    return Grouped(run.rows.select(columns).take(pa.array(order)), run.key_groups[order])
+
+
+def _refuse_shared_keys(written: KeyedState, states: list[Outcome]) -> None:
     """Pass if no two tasks wrote the same key; each task has checked its own rows.
 
     If tasks share no key group, as after `by_key_group` or a shuffle by the keys into a number of tasks that
@@ -145,20 +173,16 @@ def _refuse_shared_keys(
 
     Raises: InvalidInputError (kind `duplicate_key`) naming the key.
     """
-    schema = sink.schema
+    schema, at = written.schema, written.at
     counts = np.zeros(schema.max_parallelism, np.int64)
     for state in states:
         counts += groups_of(state, schema.max_parallelism)
     if (counts <= 1).all():
         return
     row_count = sum(state["upserts"] + state["deletes"] for state in states)
-    store, attempt, options = batch.coordinator.store, batch.attempt, batch.coordinator.job_options
-    written = StateAt(
-        store.uri, attempt.job, attempt.checkpoint_id, sink.operator, schema, tuple(handles), options
-    ).opened(store)
     if sum(run.rows.num_rows for run in written.runs()) == row_count:
         return
-    each_alone = [replace(written.at, handles=(handle,)).opened(store) for handle in handles]
+    each_alone = [replace(at, handles=(handle,)).opened(written.store) for handle in at.handles]
     for key_groups in written.ranges():
         runs = [run for each in each_alone for run in each.runs(key_groups)]
         groups = np.concatenate([run.key_groups for run in runs]).astype(np.uint16)
@@ -166,7 +190,7 @@ def _refuse_shared_keys(
         keys = pa.concat_tables([run.rows.select(list(schema.key_columns)) for run in runs])
         refuse_repeated_keys(keys.take(pa.array(order)).combine_chunks(), schema.key_columns, groups[order])
     raise InternalError(
-        f"{row_count} rows of operator {sink.operator!r} have fewer keys, of which none repeats"
+        f"{row_count} rows of operator {at.operator!r} have fewer keys, of which none repeats"
     )
 
 

@@ -25,13 +25,14 @@ from dstl_dagster.timeline import BatchKey
 
 __all__ = ["SinkOptions"]
 
+_WHERE: Final = "replacewhere"
 _KNOWN = (
-    *("store", "job", "operator", "keys", "deleted", "max_parallelism", "ttl", "ttl_column"),
+    *("store", "job", "operator", "keys", "deleted", "max_parallelism", "ttl", "ttl_column", _WHERE),
     *("path", "file_format", "single_file", "header_line", "compression", "mode", "success"),
     *("case_sensitive", "idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every"),
     *("checkpointlocation", "queryname"),  # Spark's own, which come with ours
 )
-_OF_STATE: Final = ("keys", "deleted", "max_parallelism", "ttl", "ttl_column", "case_sensitive")
+_OF_STATE: Final = ("keys", "deleted", "max_parallelism", "ttl", "ttl_column", "case_sensitive", _WHERE)
 _OF_FILES: Final = ("file_format", "single_file", "header_line", "compression", "mode", "success")
 _OF_A_BATCH: Final = ("idempotency_key",)
 _OF_A_STREAM: Final = ("adopt_after",)
@@ -48,6 +49,7 @@ class SinkOptions:
     Attributes:
         store, job: the job that the checkpoints belong to.
         operator, keys, deleted, max_parallelism: as in `write_state`. A single operator.
+        replace: as in `write_state`: true by `mode("overwrite")`, or the text of option `replaceWhere`.
         ttl: from options `ttl` (`30 d`, or `disabled`) and `ttl_column`, by event time; `None`: as before.
         case_sensitive: whether column names may differ only in case. Spark does not tell a data source.
         path, file_format, single_file: as in `write_files`; a stream's path contains `{batch}`.
@@ -67,6 +69,7 @@ class SinkOptions:
     operator: str | None = None
     keys: tuple[str, ...] = ()
     deleted: str | None = None
+    replace: bool | str = False
     max_parallelism: int | None = None
     ttl: StateTtlConfig | None = None
     case_sensitive: bool = False
@@ -85,10 +88,11 @@ class SinkOptions:
     job_options: JobOptions = field(default_factory=JobOptions)
 
     @classmethod
-    def of(cls, options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-        """Raises: InvalidInputError naming the option."""
+    def of(cls, options: Mapping[str, str], *, streaming: bool, overwrite: bool = False) -> SinkOptions:
+        """`overwrite`: the mode of the write. Raises: InvalidInputError naming the option."""
         given, job_options = own_and_job_options(options, _KNOWN, "writing")
         _refuse_misfits(given, streaming=streaming)
+        _refuse_wrong_mode(given, overwrite=overwrite)
         groups, single_file = given.get("max_parallelism"), given.get("single_file")
         file_format = checked_format(given.get("file_format", "parquet"))
         one_file = is_one_file(
@@ -103,6 +107,7 @@ class SinkOptions:
             operator=given.get("operator"),
             keys=names_of(given.get("keys", ""), "keys"),
             deleted=given.get("deleted"),
+            replace=given.get(_WHERE, overwrite),
             max_parallelism=parse_int("max_parallelism", groups) if groups else None,
             ttl=StateTtlConfig.from_texts(given.get("ttl"), given.get("ttl_column")),
             case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
@@ -155,10 +160,9 @@ def _refuse_misfits(given: Mapping[str, str], *, streaming: bool) -> None:
             "give option operator (with keys) to write state, or path to write files, but not both: "
             "checkpointed_batches writes state and files in one checkpoint"
         )
-    target, other, others = ("path", "operator", _OF_STATE)
-    if "operator" in given:
-        target, other, others = ("operator", "path", _OF_FILES)
-    for name in others:
+    is_state = "operator" in given
+    target, other = ("operator", "path") if is_state else ("path", "operator")
+    for name in _OF_FILES if is_state else _OF_STATE:
         if name in given:
             raise InvalidInputError(
                 f"option {name} goes with {other}, and this write has {target}: leave it out"
@@ -176,6 +180,13 @@ def _refuse_misfits(given: Mapping[str, str], *, streaming: bool) -> None:
         _check_files(given, given["path"], streaming=streaming)
     elif not names_of(given.get("keys", ""), "keys"):
         raise InvalidInputError('state needs option keys, such as "tail" or "airport,day"')
+
+
+def _refuse_wrong_mode(given: Mapping[str, str], *, overwrite: bool) -> None:
+    if _WHERE in given and not overwrite:
+        raise InvalidInputError('option replaceWhere goes with mode("overwrite"), and this is mode("append")')
+    if overwrite and "path" in given:
+        raise InvalidInputError('a published file is never overwritten: use mode("append"), and another name')
 
 
 def _check_files(given: Mapping[str, str], path: str, *, streaming: bool) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql import types as st
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, PlannedAttempt
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import StateTtl
-from dstl_dagster.keyed import schema_of
+from dstl_dagster.keyed import Scope, replaced_scope, schema_of
 from dstl_dagster.spark.dataframes.file_formats import LINE_FORMATS, Encoder, encode_lines
 from dstl_dagster.spark.dataframes.file_tasks import FileJob, FileNames
 from dstl_dagster.spark.dataframes.files import absolute_uri, check_free, names_in, table_encoder
@@ -52,6 +52,8 @@ class StateSink:
         deleted: the boolean column of the rows that delete their key, as the rows spell it.
         columns: the other columns of the rows, in their order, as the state spells them.
         ttl: the state's, before the times of these rows.
+        replaces: whether the rows take the place of others.
+        scope: of these; `None`: of all.
     """
 
     operator: str
@@ -59,6 +61,8 @@ class StateSink:
     deleted: str | None
     columns: tuple[str, ...]
     ttl: StateTtl | None = None
+    replaces: bool = False
+    scope: Scope | None = None
 
 
 @dataclass(frozen=True)
@@ -219,7 +223,9 @@ def _state_sink(options: SinkOptions, schema: st.StructType, parent: Checkpoint 
             "ttl and ttl_column to a column of the rows, such as one of current_timestamp()"
         )
     ttl = ttl_to_write(options.ttl, before_ttl, evolved, time_us=0)  # of event time, the rows' times count
-    return StateSink(options.operator, evolved, deleted, tuple(given.names), ttl)
+    replaces = options.replace is not False
+    scope = replaced_scope(options.replace, evolved, deleted) if replaces else None
+    return StateSink(options.operator, evolved, deleted, tuple(given.names), ttl, replaces, scope)
 
 
 def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) -> FileSink:

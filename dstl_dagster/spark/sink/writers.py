@@ -35,9 +35,9 @@ class SaveWriter(DataSourceArrowWriter):
         self._plan = plan
 
     @classmethod
-    def of(cls, given: Mapping[str, str], schema: StructType) -> SaveWriter:
+    def of(cls, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SaveWriter:
         """Opens the sink. Raises: InvalidInputError."""
-        options = SinkOptions.of(given, streaming=False)
+        options = SinkOptions.of(given, streaming=False, overwrite=overwrite)
         return cls(options, schema, open_sink(options, schema))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -47,6 +47,7 @@ _OF_TABLE = {
         "columns",
         "partitions",
         "case_sensitive",
+        "where",
     ),
     CHANGES: ("operator", *_BETWEEN, *_FOLLOWING, "key_groups"),
     CHECKPOINTS: (),
@@ -71,6 +72,7 @@ class SourceOptions:
         follow_restores: after a restore a stream goes on with what differs.
         key_groups: only these ranges; empty: all.
         columns: only these, in this order; empty: all.
+        where: only rows that pass this condition (`keyed.Condition`); empty: all.
         partitions: tasks that read; `None`: by the size of the state.
         case_sensitive: whether column names may differ only in case. Spark does not tell a data source.
         job_options: every option whose key has a dot.
@@ -88,6 +90,7 @@ class SourceOptions:
     follow_restores: bool = False
     key_groups: tuple[KeyGroupRange, ...] = ()
     columns: tuple[str, ...] = ()
+    where: str = ""
     partitions: int | None = None
     case_sensitive: bool = False
     job_options: JobOptions = field(default_factory=JobOptions)
@@ -124,6 +127,7 @@ class SourceOptions:
             follow_restores=parse_bool("followRestores", given.get("followrestores", "false")),
             key_groups=KeyGroupRange.parse_all(given.get("key_groups", "")),
             columns=names_of(given.get("columns", ""), "columns"),
+            where=given.get("where", ""),
             partitions=_number(given, "partitions"),
             case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
             job_options=job_options,

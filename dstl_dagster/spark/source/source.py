@@ -26,6 +26,7 @@ from dstl_dagster.checkpoint import Checkpoint, CheckpointReader
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import (
+    Condition,
     KeyedState,
     StateAt,
     StateDiff,
@@ -56,8 +57,13 @@ __all__ = [
     "without_change_columns",
 ]
 
-_CHANGE_TYPES: Final = {"_change_type": st.StringType, "_checkpoint_id": st.LongType}
-CHANGE_COLUMNS: Final = tuple(_CHANGE_TYPES)
+_CHANGE_SCHEMA: Final = (
+    st.StructType()
+    .add("_change_type", st.StringType())
+    .add("_checkpoint_id", st.LongType())
+    .add("_commit_timestamp", st.TimestampType())
+)
+CHANGE_COLUMNS: Final = tuple(_CHANGE_SCHEMA.names)
 _OUTPUT_ROWS = 16 * 1024
 # PySpark 4.1 has no such parameter: its zone is UTC.
 _IN_UTC: Final[dict[str, Any]] = (
@@ -136,9 +142,12 @@ def states_between(options: SourceOptions) -> list[StateAt]:
     empty = replace(newest, schema=schema, handles=(), ttl=None)
     before = [replace(empty, checkpoint_id=0)] if begin is None else []
     return before + [
-        replace(empty, checkpoint_id=checkpoint.checkpoint_id)
-        if state is None
-        else replace(state, schema=schema)
+        replace(
+            empty if state is None else state,
+            schema=schema,
+            checkpoint_id=checkpoint.checkpoint_id,
+            completed_at=checkpoint.entry.completed.recorded_at,
+        )
         for state, checkpoint in zip(found, wanted, strict=True)
     ]
 
@@ -174,11 +183,15 @@ class StateReader(DataSourceReader):
         self._columns = ReadColumns.of(
             state.schema, schema, options.operator, case_sensitive=options.case_sensitive
         )
+        self._where = Condition.of(options.where, state.schema) if options.where else None
         self._state = state
         self._spark_schema = schema
 
     def partitions(self) -> list[RangePartition]:
         ranges = self._state.ranges(self._options.partitions)
+        of_keys = None if self._where is None else self._where.key_groups(self._state.schema)
+        if of_keys is not None:
+            ranges = tuple(each.intersection(some) for each in ranges for some in of_keys)
         return partitions_of(ranges, self._options.key_groups, self._state.schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -187,11 +200,15 @@ class StateReader(DataSourceReader):
         with task_store(self._state.store_uri, None, self._state.options.files) as store:
             state = self._state.within(partition.key_groups).opened(store, process_cache())
             for table in state.tables(partition.key_groups):
-                yield from _spark_batches(self._columns.taken_from(table, state.schema), self._spark_schema)
+                wanted = table if self._where is None else table.filter(self._where.holds(table))
+                yield from _spark_batches(self._columns.taken_from(wanted, state.schema), self._spark_schema)
 
 
 def changes_schema(states: Sequence[StateAt]) -> st.StructType:
-    """The state's columns, then the type of the change and its checkpoint. Raises: InvalidInputError."""
+    """The state's columns, then the type of the change, its checkpoint, and when that was completed.
+
+    Raises: InvalidInputError for a state that has a column of such a name.
+    """
     columns = states[-1].schema.columns
     # In any case of letters, which a session may not tell apart.
     taken = [name for name in columns.names if name.lower() in CHANGE_COLUMNS]
@@ -199,12 +216,7 @@ def changes_schema(states: Sequence[StateAt]) -> st.StructType:
         raise InvalidInputError(
             f"the state has a column {taken[0]!r}, a name that the changes table reserves"
         )
-    return st.StructType(
-        [
-            *spark_schema(columns),
-            *(st.StructField(name, kind()) for name, kind in _CHANGE_TYPES.items()),
-        ]
-    )
+    return st.StructType([*spark_schema(columns), *_CHANGE_SCHEMA])
 
 
 def without_change_columns(schema: st.StructType) -> st.StructType:
@@ -212,14 +224,14 @@ def without_change_columns(schema: st.StructType) -> st.StructType:
 
     Raises: InvalidInputError (kind `schema_change`) if one of the others has not its own type.
     """
-    for name, kind in _CHANGE_TYPES.items():
-        if name in schema.names and schema[name].dataType != kind():
+    for name, kind in ((each.name, each.dataType) for each in _CHANGE_SCHEMA):
+        if name in schema.names and schema[name].dataType != kind:
             raise InvalidInputError(
-                f"column {name!r} of changes is {kind().simpleString().upper()}, and the schema asks for "
+                f"column {name!r} of changes is {kind.simpleString().upper()}, and the schema asks for "
                 f"{schema[name].dataType.simpleString().upper()}: read it as it is, and cast it afterwards",
                 kind=ErrorKind.SCHEMA_CHANGE,
             )
-    return st.StructType([field for field in schema if field.name not in _CHANGE_TYPES])
+    return st.StructType([field for field in schema if field.name not in CHANGE_COLUMNS])
 
 
 class ChangesReader(DataSourceReader):
@@ -261,11 +273,11 @@ def read_changes(
     """The rows of a table of changes, from one state to the next, both with the same columns."""
     for diff in diff_states(older, newer):
         for change_type, rows in _by_type(diff):
-            marked = (
-                columns.taken_from(rows, newer.schema)
-                .append_column(CHANGE_COLUMNS[0], pa.array([change_type] * rows.num_rows, pa.string()))
-                .append_column(CHANGE_COLUMNS[1], pa.array([newer.checkpoint_id] * rows.num_rows, pa.int64()))
-            )
+            marked = columns.taken_from(rows, newer.schema)
+            said = (change_type, newer.checkpoint_id, newer.at.completed_at)
+            for name, value in zip(CHANGE_COLUMNS, said, strict=True):
+                kind = to_arrow_schema(_CHANGE_SCHEMA, **_IN_UTC).field(name).type
+                marked = marked.append_column(name, pa.repeat(pa.scalar(value, kind), rows.num_rows))
             yield from _spark_batches(marked, schema)
 
 

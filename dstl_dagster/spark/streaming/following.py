@@ -262,7 +262,11 @@ class ChangesStreamReader(DataSourceStreamReader):
             return []
         there = [] if begin.checkpoint_id else [empty]
         there += [
-            replace(empty, checkpoint_id=each) if state is None else state
+            replace(
+                empty if state is None else state,
+                checkpoint_id=each,
+                completed_at=view.checkpoints[each].completed.recorded_at,
+            )
             for each, state in zip(known, states, strict=True)
         ]
         found: list[InputPartition] = []
@@ -360,7 +364,7 @@ def stream_reader(
 
     Raises: InvalidInputError if they are not of changes, or do not fit.
     """
-    missing = [name for name in CHANGE_COLUMNS if name not in schema.names]
+    missing = [name for name in CHANGE_COLUMNS[:2] if name not in schema.names]  # the time may be left out
     if missing:
         raise InvalidInputError(f"a stream of changes has a column {missing[0]!r}, which its schema lacks")
     if states:

@@ -67,6 +67,7 @@ def test_columns_and_filters_leave_out_what_is_not_wanted(scan):
     found = scan(columns=["tail"], filters=[("flights", ">=", 58)])
     assert rows(found.to_arrow()) == [("N001",), ("N058",), ("N059",)]
     assert rows(scan(filters=pc.field("flights") == 7).to_arrow()) == [("N007", 7)]
+    assert rows(scan(filters="flights = 7 AND tail = 'N007'").to_arrow()) == [("N007", 7)]
     assert scan(filters=[("flights", ">", 10**6)]).to_arrow().num_rows == 0
 
 
@@ -128,7 +129,7 @@ def test_key_groups_are_read_alone_and_together_are_all(scan):
         ({"filters": [("tails", "=", "x")]}, "over the columns tail, flights"),
         ({"filters": [("flights", "=", "x")]}, "filters are an expression"),
         ({"filters": ["tail"]}, "filters are an expression"),
-        ({"filters": "tail = 'x'"}, "filters are an expression"),
+        ({"filters": "tails = 'x'"}, "names column 'tails', and there are tail, flights"),
         ({"filters": [("flights", "~", 1)]}, "filters are an expression"),
         ({"filters": 5}, "filters are an expression"),
         ({"filters": pc.field("nothing") == 1}, "filters are an expression"),
