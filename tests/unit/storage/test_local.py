@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from dstl_dagster.storage.local import LocalObjectStore, open_local
 from dstl_dagster.storage.local import files as local_files
 from dstl_dagster.storage.local import writing as local_writing
 from dstl_dagster.storage.open import open_store
+from dstl_dagster.testing.virtual_clock import VirtualClock
 
 
 @pytest.fixture
@@ -359,6 +361,24 @@ def test_several_processes(store: LocalObjectStore) -> None:
     assert sum(won) == 40
     assert store.get("count") == b"75"
     assert len(list(store.list("race/"))) == 40
+
+
+def test_a_clock_that_goes_back(tmp_path: Path) -> None:
+    """The generations of a name rise, also where it was deleted or taken meanwhile, in another store too."""
+    clock = VirtualClock()
+    made = [LocalObjectStore(tmp_path, clock=clock, durable=False).put("a", b"", precondition=ABSENT)]
+    for gone in (
+        lambda store: store.delete("a", precondition=ANY),
+        lambda store: ((store.root / "a").unlink(), list(store.forget_taken())),
+    ):
+        store = LocalObjectStore(
+            tmp_path, clock=VirtualClock(clock.now() - timedelta(hours=1)), durable=False
+        )
+        gone(store)
+        made.append(store.put("a", b"", precondition=ABSENT))
+        made.append(store.put("a", b"", precondition=Generation(made[-1].generation)))
+    generations = [each.generation for each in made]
+    assert generations == sorted(set(generations))
 
 
 def test_a_replacement_that_cannot_be_synced(
