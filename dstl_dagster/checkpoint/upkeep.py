@@ -1,6 +1,6 @@
 """Checkpoints without a batch: one that merges state, and one that drops or renames columns or operators.
 
-Owns steps 1 to 6 around these. Does not own when runs are due or merging them (`keyed.merging`), or what a
+Owns steps 1 to 6 around these. Does not own when runs are due or merging them (`keyed.merge`), or what a
 change of columns means (`state.ColumnChanges`).
 """
 

@@ -1,7 +1,7 @@
 """A condition on columns as text in SQL, such as `airport = 'JFK' AND day >= '2026-11-01'`. Pure.
 
 Owns its grammar, and the rows of a state that pass. Does not own which key groups such rows can be in
-(`key_filters`).
+(`lookup`).
 
 A comparison is a column, one of `=`, `!=`, `<`, `<=`, `>`, `>=`, and a literal; or `IN`, `BETWEEN`, `IS
 NULL`. Comparisons are joined by AND, and these by OR, which binds less; there are no parentheses around them.
@@ -21,14 +21,14 @@ import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.key_filters import as_expression, key_groups_of_filters
-from dstl_dagster.keyed.replacing import Scope
+from dstl_dagster.keyed.lookup import as_expression, key_groups_of_filters
+from dstl_dagster.keyed.replace import Scope
 from dstl_dagster.state import StateSchema, spelled
 
 __all__ = ["Condition", "Replaced", "parsed_filters", "replaced_scope"]
 
 Comparison = tuple[str, str, Any]
-"""A column, an operator, and a value or a list of them, as in `state_scan.Filters`."""
+"""A column, an operator, and a value or a list of them, as in `scan.Filters`."""
 
 Replaced: TypeAlias = bool | str | Scope
 """What new rows take the place of: all rows, or those of a condition on key columns; False: nothing."""

@@ -1,33 +1,49 @@
-"""What changed in one operator's state between two checkpoints.
+"""What changed: between two checkpoints, between the state and rows beside it, and of one key over time.
 
-Owns which key groups are compared, and whether each key was added, removed or changed. Does not own reading
-the state (`keyed_state`), or when two values are equal (`state.equality`).
+Owns which key groups are compared, whether each key was added, removed or changed, and what the runs of a
+state say of one key. Does not own reading the state (`keyed_state`), or when two values are equal
+(`state.equality`).
 
 Compares states, not logs: a row rewritten with the same values is unchanged, one that expired was removed,
-and a base in between makes no difference. Any two checkpoints can be compared, in either direction.
+and a merge in between makes no difference. Any two checkpoints can be compared, in either direction.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.keyed_state import KeyedState, split_count
-from dstl_dagster.keyed.log_reads import Log, folded_logs
+from dstl_dagster.keyed.keyed_state import KeyedState, Log, folded_logs, split_count
+from dstl_dagster.keyed.lookup import key_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.state import StateFold, StateSchema, ranges_of_tasks, same_rows
+from dstl_dagster.state import StateFold, StateSchema, expired_rows, python_rows, ranges_of_tasks, same_rows
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["StateDiff", "compared_runs", "diff_checkpoints", "diff_states", "paired_rows"]
+__all__ = [
+    "Beside",
+    "KeyChange",
+    "StateDiff",
+    "beside",
+    "changed_rows",
+    "compared_runs",
+    "diff_checkpoints",
+    "diff_states",
+    "key_history",
+    "paired_rows",
+]
+
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -183,3 +199,100 @@ def paired_rows(schema: StateSchema, before: pa.Table, after: pa.Table) -> pa.Ta
 
 def _ascending(row_numbers: pa.ChunkedArray) -> pa.Array:
     return pa.array(np.sort(row_numbers.to_numpy()))
+
+
+class Beside(NamedTuple):
+    """The state's row of each key.
+
+    Attributes:
+        old: as many rows as there are keys; null in every column where the state has none.
+        in_state: which keys have one.
+        repeated: whether a key occurs more than once.
+    """
+
+    old: pa.Table
+    in_state: Flags
+    repeated: bool
+
+
+def beside(schema: StateSchema, state: pa.Table, keys: pa.Table) -> Beside:
+    """`state`: the rows of these keys, each once, in any order. `keys`: the key columns, in their types."""
+    pairs = paired_rows(schema, state, keys)
+    pairs = pairs.filter(pairs.column("after_max").is_valid())
+    at = np.zeros(keys.num_rows, np.int64)
+    in_state = np.zeros(keys.num_rows, np.bool_)
+    with_state = pairs.filter(pairs.column("before_max").is_valid())
+    at[with_state.column("after_max").to_numpy()] = with_state.column("before_max").to_numpy()
+    in_state[with_state.column("after_max").to_numpy()] = True
+    return Beside(state.take(pa.array(at, mask=~in_state)), in_state, pairs.num_rows < keys.num_rows)
+
+
+def changed_rows(before: pa.Table, after: pa.Table, in_state: Flags, deleted: Flags) -> Flags:
+    """Which rows a merge writes: of keys that are in the state, those deleted or with other values; and new
+    ones that are not deleted. `before`, `after`: of one schema.
+    """
+    changed: Flags = np.where(deleted, in_state, ~in_state | ~same_rows(before, after))
+    return changed
+
+
+@dataclass(frozen=True)
+class KeyChange:
+    """What one checkpoint holds about a key.
+
+    Attributes:
+        checkpoint_id: that checkpoint; of what was merged, the last one that the merge stands for.
+        change: `upsert` and `delete` are changes made in that checkpoint. `from before`: a merge holds what
+            that checkpoint or one before it wrote, whose changes it replaced. `expired`: the last row is none
+            any more at the checkpoint that was asked, by the state's TTL; no change says so.
+        row: the row from then on, in the columns of the newest schema; `None` if it was deleted. Text
+            that is not UTF-8 is `state.RawText`.
+    """
+
+    checkpoint_id: int
+    change: Literal["upsert", "delete", "from before", "expired"]
+    row: dict[str, Any] | None
+
+
+def key_history(
+    store: ObjectStore, manifest: Manifest, operator: str, key: Mapping[str, Any]
+) -> list[KeyChange]:
+    """Every change of a key that the runs of this checkpoint still have, oldest first.
+
+    Reads only the changes of the key's key group. Empty if the key was never written, or the operator has no
+    state.
+
+    Args:
+        key: a value for every key column; None is a value like any other.
+
+    Raises: InvalidInputError if `key` does not have this state's key columns, or the state has no schema;
+    NotFoundError (kind `checkpoint_gone`), FormatError, UnavailableError.
+    """
+    state = KeyedState.of(store, manifest, operator)
+    entry = manifest.operators.get(operator)
+    if state is None or entry is None:
+        return []
+    wanted = key_table(state.schema, key)
+    key_groups = touched_ranges(wanted, state.schema)
+    logs = [Log(run.handles, key_groups, None) for run in entry.runs]
+    with state.reading() as reader:
+        # Each run is folded for itself: all of a key's changes are wanted.
+        folds = folded_logs(reader, state.schema, logs, wanted)
+        changes: list[KeyChange] = []
+        expired = False
+        for run, fold in zip(entry.runs, folds, strict=True):
+            for row, deleted, is_over in _changes(fold, state):
+                what: Literal["upsert", "delete", "from before"] = "delete" if deleted else "upsert"
+                changes.append(KeyChange(run.last, "from before" if run.merged else what, row))
+                expired = is_over
+    return [*changes, KeyChange(state.checkpoint_id, "expired", None)] if expired else changes
+
+
+def _changes(fold: StateFold, state: KeyedState) -> Iterator[tuple[dict[str, Any] | None, bool, bool]]:
+    """The change of the key that was folded, if there is one: its row, whether it was deleted, and whether
+    the row has expired by now.
+    """
+    for run in fold.runs():
+        expired = expired_rows(run.alive().rows, state.schema, state.at.ttl) is not None
+        for row in python_rows(run.rows):
+            deleted = row.pop(run.rows.schema.names[-1])
+            yield (None, True, False) if deleted else (row, False, expired)

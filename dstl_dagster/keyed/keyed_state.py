@@ -1,25 +1,26 @@
 """Keyed state at one checkpoint, read without Spark.
 
-Owns which handles a range of key groups needs, and how much is held in memory at a time. Does not own which
-checkpoints exist (`timeline`), which runs a state has (`manifest`), or folding changes into rows (`state`).
+Owns which handles a range of key groups needs, how much is held in memory at a time, and that a file which
+several reads need is read once. Does not own which checkpoints exist (`timeline`), which runs a state has
+(`manifest`), or folding changes into rows (`state`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from dstl_dagster.changelog import ChangelogReader, ReadCache
+from dstl_dagster.changelog import ChangelogReader, HandleRead, ReadCache
 from dstl_dagster.concurrency import passes_ahead, read_ahead
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
-from dstl_dagster.keyed.log_reads import Log, folded_logs
 from dstl_dagster.keyed.lookup import Keys, keys_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.reports import OperatorReport
@@ -35,20 +36,60 @@ from dstl_dagster.state import (
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.upload import local_changelog_directory
 
-__all__ = [
-    "KeyedState",
-    "StateAt",
-    "folded",
-    "is_keyed",
-    "schema_of",
-    "split_count",
-]
+__all__ = ["KeyedState", "Log", "StateAt", "folded", "folded_logs", "is_keyed", "schema_of", "split_count"]
 
 _SPLIT_BYTES = 32 * 1024 * 1024
 """Approximate payload bytes of changes held in memory at a time."""
 
 _CACHE_BYTES = 8 * 1024 * 1024
 """Of footers, mostly: about a thousandth of the files that they describe."""
+
+
+class Log(NamedTuple):
+    """Changes to fold: their handles in log order, some key groups (ascending, disjoint), and the TTL by
+    which rows expire; `None`: all changes as they were written.
+    """
+
+    handles: Iterable[ChangelogStateHandle]
+    key_groups: Sequence[KeyGroupRange]
+    ttl: StateTtl | None
+
+
+def folded_logs(
+    reader: ChangelogReader, schema: StateSchema, logs: Sequence[Log], keys: pa.Table | None = None
+) -> list[StateFold]:
+    """`folded` for several logs; all in memory on return.
+
+    Opens a file once, and holds a handle that several logs have once. `keys`: only their rows; `None`: all.
+    `schema`: must be able to hold rows of every schema in the logs.
+    """
+    wanted = [_reads_of(log.handles, log.key_groups) for log in logs]
+    reads = list(dict.fromkeys(itertools.chain(*wanted)))
+    batches = dict(zip(reads, reader.read_all(reads), strict=True))
+    folds = []
+    for log, log_reads in zip(logs, wanted, strict=True):
+        fold = StateFold(schema, log.key_groups, keys, log.ttl)
+        for read in log_reads:
+            fold.add(batches[read])
+        folds.append(fold)
+    return folds
+
+
+def _reads_of(
+    handles: Iterable[ChangelogStateHandle], key_groups: Sequence[KeyGroupRange]
+) -> list[HandleRead]:
+    """What of each handle is needed for these key groups; nothing of those that do not meet them."""
+    return [read for handle in handles if (read := _read_of(handle, key_groups)) is not None]
+
+
+def _read_of(handle: ChangelogStateHandle, key_groups: Sequence[KeyGroupRange]) -> HandleRead | None:
+    """What of the handle is needed for these; `None` if nothing is."""
+    own = handle.key_group_range
+    first, last = own.start_key_group, own.end_key_group
+    if not any(each.start_key_group <= last and each.end_key_group >= first for each in key_groups):
+        return None
+    shared = tuple(both for each in key_groups if (both := own.intersection(each)).number_of_key_groups)
+    return HandleRead(handle, shared, views=True) if shared else None
 
 
 def is_keyed(report: OperatorReport) -> bool:

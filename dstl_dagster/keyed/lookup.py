@@ -1,22 +1,43 @@
-"""Looking up keys: as a table in the types of the state, and what is read for them. Pure.
+"""Keys and filters, and the key groups whose rows they can hold. Pure.
 
-Owns what a caller may give as keys, which key groups these are in, and when so few are sought that large
-changes are looked into. Does not own reading (`keyed_state`), nor a key's key group (`state`).
+Owns what a caller may give as keys, and when a filter narrows what is read: where each of its alternatives
+gives every key column its values, in exactly the column's type. What it narrows is filtered again by the
+expression, so to read too much costs requests, and never a row. Does not own reading (`keyed_state`), nor a
+key's key group (`state`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from functools import reduce
+from operator import and_, or_
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.state import StateSchema, key_group_of
 
-__all__ = ["Keys", "key_table", "keys_table", "touched_ranges"]
+__all__ = [
+    "Keys",
+    "as_expression",
+    "key_groups_of_filters",
+    "key_table",
+    "keys_table",
+    "merged_ranges",
+    "touched_ranges",
+]
+
+_MOST_KEYS = 1_000
+"""Of which the key groups are computed; more keys fall into most key groups anyway."""
 
 Keys: TypeAlias = pa.Table | Iterable[Mapping[str, Any]]
 """A table that has the key columns, or a mapping for each key."""
@@ -82,3 +103,103 @@ def _key_array(value: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(value, bytes) and kind == pa.string():
         return pa.array([bytes(value)], pa.binary()).view(kind)  # unlike a cast, does not check the bytes
     return pa.array([value], kind)
+
+
+def as_expression(filters: pc.Expression | Sequence[Any], columns: pa.Schema) -> pc.Expression:
+    """Raises: InvalidInputError for filters that are malformed, or that do not fit the columns."""
+    try:
+        found = filters if isinstance(filters, pc.Expression) else _as_one(filters)
+        columns.empty_table().filter(found)
+    except (pa.ArrowException, ValueError, TypeError, IndexError) as error:
+        raise InvalidInputError(
+            f'filters are an expression, or tuples such as [("{columns.names[0]}", "=", value)], over the '
+            f"columns {', '.join(columns.names)}: {str(error).splitlines()[0]}"
+        ) from error
+    return found
+
+
+def _as_one(filters: Sequence[Any]) -> pc.Expression:
+    return reduce(or_, [reduce(and_, map(_as_condition, each)) for each in _alternatives(filters)])
+
+
+def _as_condition(given: Any) -> pc.Expression:
+    """Of one tuple. Null is equal to null, as it is for `in`."""
+    column, operation, value = given
+    if value is None and operation in ("=", "=="):
+        return pc.field(column).is_null()
+    if value is None and operation == "!=":
+        return pc.field(column).is_valid()
+    return pq.filters_to_expression([given])
+
+
+def _alternatives(filters: Sequence[Any]) -> Sequence[Any]:
+    """Lists of tuples, all of which hold in one of them."""
+    return [filters] if all(isinstance(each[0], str) for each in filters) else filters
+
+
+def key_groups_of_filters(
+    filters: pc.Expression | Sequence[Any], schema: StateSchema
+) -> tuple[KeyGroupRange, ...] | None:
+    """The key groups that can hold rows which pass, ascending; `None` for all. `filters` are well-formed."""
+    if isinstance(filters, pc.Expression):
+        return None  # cannot be looked into
+    found: set[int] = set()
+    for conjunction in _alternatives(filters):
+        groups = _key_groups_of(conjunction, schema)
+        if groups is None:
+            return None
+        found.update(groups)
+    return merged_ranges(found)
+
+
+def merged_ranges(groups: Iterable[int]) -> tuple[KeyGroupRange, ...]:
+    """The key groups as ranges, ascending and disjoint, as few as possible."""
+    found: list[KeyGroupRange] = []
+    for group in sorted(set(groups)):
+        if found and found[-1].end_key_group == group - 1:
+            found[-1] = KeyGroupRange.of(found[-1].start_key_group, group)
+        else:
+            found.append(KeyGroupRange.of(group, group))
+    return tuple(found)
+
+
+def _key_groups_of(conjunction: Sequence[Any], schema: StateSchema) -> set[int] | None:
+    values: dict[str, list[Any]] = {}
+    for column, operation, value in conjunction:
+        if column in schema.key_columns and operation in ("=", "==", "in"):
+            values[column] = list(value) if operation == "in" else [value]
+    if set(values) != set(schema.key_columns):
+        return None
+    names = list(values)
+    if not all(_is_exact(each, schema.columns.field(name).type) for name in names for each in values[name]):
+        return None
+    keys = list(itertools.islice(itertools.product(*values.values()), _MOST_KEYS + 1))
+    if len(keys) > _MOST_KEYS:
+        return None
+    try:
+        tables = [key_table(schema, dict(zip(names, key, strict=True))) for key in keys]
+    except InvalidInputError:
+        return None  # such as a number out of the type's range; the expression says what it is
+    return {int(key_group_of(each, schema)[0]) for each in tables}
+
+
+def _is_exact(value: Any, kind: pa.DataType) -> bool:
+    """Whether only one stored value equals it, so that its hash is the key's."""
+    if value is None:
+        return True
+    exact: Collection[type]
+    if pt.is_boolean(kind):
+        exact = (bool,)
+    elif pt.is_integer(kind):
+        exact = (int,)
+    elif pt.is_decimal(kind):
+        exact = (Decimal,)
+    elif pt.is_string(kind):
+        exact = (str,)
+    elif pt.is_binary(kind):
+        exact = (bytes,)
+    elif pt.is_date(kind):
+        exact = (date,)
+    else:
+        exact = (datetime,)
+    return type(value) in exact

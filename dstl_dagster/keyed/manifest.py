@@ -1,7 +1,7 @@
 """The manifest: what one checkpoint holds. Written once at step 4, named by the `completed` record.
 
 Owns the value, its bytes, and write-once storage. Does not own checking that what it names exists
-(`checkpoint.steps.record`), or which runs are named in an object of their own (`run_lists`).
+(`checkpoint.steps.record`), or which runs are named in an object of their own (`entries`).
 
 A manifest names all runs of each operator: the newest ones itself, the others by one object that later
 manifests name too, until a merge. So a state is planned from a manifest and such objects, and from no other
@@ -19,11 +19,9 @@ from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundE
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
-from dstl_dagster.keyed.entries import OperatorEntry
+from dstl_dagster.keyed.entries import OperatorEntry, RunLists, StateRows, encode_list, to_be_listed
 from dstl_dagster.keyed.reports import FileReport
-from dstl_dagster.keyed.run_lists import RunLists, encode_list, to_be_listed
 from dstl_dagster.keyed.sources import Source
-from dstl_dagster.keyed.state_rows import StateRows
 from dstl_dagster.storage import CheckpointCost, ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 

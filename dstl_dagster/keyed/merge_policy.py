@@ -1,6 +1,6 @@
 """What a checkpoint merges: which key groups of which runs. Pure.
 
-Owns the pace and the order of merges, from the sizes of runs. Does not own merging (`merging`), or what a
+Owns the pace and the order of merges, from the sizes of runs. Does not own merging (`merge`), or what a
 merge replaces (`runs`).
 
 Merges are paid for by changes. Runs are in classes by their size, each `max_runs` times the one before. Once

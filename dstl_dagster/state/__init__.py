@@ -14,23 +14,24 @@ from dstl_dagster._lazy import lazy_face
 from dstl_dagster.state.changes import (
     ChangeEncoder,
     EncodedChanges,
+    check_changes,
     decode_change,
     encode_changes,
     encoded_pieces,
 )
-from dstl_dagster.state.check import check_changes
 from dstl_dagster.state.column_changes import ColumnChanges
 from dstl_dagster.state.equality import same_rows
 from dstl_dagster.state.fold import FoldedRun, StateFold
 from dstl_dagster.state.hashing import group_of_hashes, key_group_of, key_hashes
 from dstl_dagster.state.keys import refuse_repeated_keys
-from dstl_dagster.state.names import refuse_alike, spelled
 from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.state.schema import (
     DEFAULT_MAX_PARALLELISM,
     StateSchema,
     as_spelled,
+    refuse_alike,
     schema_to_write,
+    spelled,
     update_by_name,
 )
 from dstl_dagster.state.slices import Axis, ExactValues, Slice, TimeSpans

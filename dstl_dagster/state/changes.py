@@ -9,7 +9,7 @@ Nothing here loops over rows in Python: the cost is Arrow's, plus a constant for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from dstl_dagster.errors import ErrorKind, FormatError, InternalError, InvalidInputError
+from dstl_dagster.format import META_KEY_GROUP
 from dstl_dagster.state.hashing import key_hashes
 from dstl_dagster.state.keys import refuse_repeated_keys
 from dstl_dagster.state.schema import StateSchema
@@ -29,6 +30,7 @@ from dstl_dagster.state.types import has_checked_values, same_fields
 __all__ = [
     "ChangeEncoder",
     "EncodedChanges",
+    "check_changes",
     "decode_change",
     "decode_changes",
     "delete_flags",
@@ -430,3 +432,31 @@ def _stored_column(rows: pa.Table | pa.RecordBatch, field: pa.Field) -> pa.Array
         raise InvalidInputError(
             f"column {field.name!r} does not fit its type {field.type}: {error}"
         ) from error
+
+
+def check_changes(log: Iterable[pa.RecordBatch], schema: StateSchema) -> int:
+    """Decode every change of one handle, as `StateFold` would, and discard the rows.
+
+    Args:
+        log: record batches of (key_group: int32, change: binary or binary_view).
+        schema: of the state; it must hold the rows of every schema in the log.
+
+    Returns: the number of rows. Raises: FormatError.
+    """
+    described: StateSchema | None = None
+    rows = 0
+    for batch in log:
+        changes = batch.column(1)
+        for index, key_group in enumerate(batch.column(0).to_pylist()):
+            change = changes[index].as_buffer()
+            if key_group == META_KEY_GROUP:
+                described = StateSchema.from_bytes(change.to_pybytes())
+                if schema.covering(described) != schema:
+                    raise FormatError(
+                        f"the log holds columns {described.columns.names} that its checkpoint does not list"
+                    )
+            elif described is None:
+                raise FormatError("the changes of keyed state begin without their schema")
+            else:
+                rows += decode_change(described, change).num_rows
+    return rows

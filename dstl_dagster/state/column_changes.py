@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.settings import parse_names
-from dstl_dagster.state.names import refuse_alike
-from dstl_dagster.state.schema import StateSchema
+from dstl_dagster.state.schema import StateSchema, refuse_alike
 
 __all__ = ["ColumnChanges"]
 

@@ -11,7 +11,7 @@ At rest it is a document of kind `state-schema` (see `format.envelope`) with the
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
@@ -22,7 +22,6 @@ from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
 from dstl_dagster.format import ColumnIds
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.settings import parse_names
-from dstl_dagster.state.names import spelled
 from dstl_dagster.state.text import schema_as_bytes
 from dstl_dagster.state.types import can_be_key, stored_type, wider_type
 
@@ -32,9 +31,12 @@ __all__ = [
     "RESERVED_PREFIX",
     "StateSchema",
     "as_spelled",
+    "refuse_alike",
     "schema_to_write",
+    "spelled",
     "update_by_name",
 ]
+
 
 DEFAULT_MAX_PARALLELISM = 128
 LARGEST_MAX_PARALLELISM = 2**15
@@ -333,3 +335,43 @@ def _check_names(names: Sequence[str], key_columns: Sequence[str]) -> None:
     missing = [name for name in key_columns if name not in names]
     if missing:
         raise InvalidInputError(f"key column {missing[0]!r} is not among the columns: {', '.join(names)}")
+
+
+def spelled(names: Iterable[str], known: Sequence[str], *, case_sensitive: bool) -> tuple[str, ...]:
+    """Each name as `known` spells it; a name that is unknown in any case stays as it is.
+
+    Raises: InvalidInputError (kind `schema_change`) if a name matches several of `known`.
+    """
+    return tuple(
+        name
+        if case_sensitive or name in known
+        else _only(name, [each for each in known if _alike(each, name)])
+        for name in names
+    )
+
+
+def refuse_alike(names: Iterable[str], what: str) -> None:
+    """Pass if no two names differ only in case. Raises: InvalidInputError (kind `schema_change`)."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidInputError(
+                f"{what}: columns {other!r} and {name!r} differ only in case, and Spark treats them as one "
+                "unless `spark.sql.caseSensitive` is true: use the state's spelling for both",
+                kind=ErrorKind.SCHEMA_CHANGE,
+            )
+
+
+def _only(name: str, alike: Sequence[str]) -> str:
+    if len(alike) > 1:
+        raise InvalidInputError(
+            f"column {name!r} could be any of {', '.join(map(repr, alike))}, which differ only in case: "
+            "use the exact name",
+            kind=ErrorKind.SCHEMA_CHANGE,
+        )
+    return alike[0] if alike else name
+
+
+def _alike(one: str, other: str) -> bool:
+    return one.lower() == other.lower()

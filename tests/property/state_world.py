@@ -28,10 +28,10 @@ from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import (
     KeyedState,
     diff_checkpoints,
+    entries,
     key_history,
     keyed_state,
-    merging,
-    run_lists,
+    merge,
     write_rows,
 )
 from dstl_dagster.settings import CheckpointOptions
@@ -319,11 +319,11 @@ def live(seed: int) -> str | None:
     """What went wrong in the life of this seed; `None` if nothing."""
     choose = random.Random(seed)
     with pytest.MonkeyPatch.context() as tiny:
-        tiny.setattr(merging, "SMALL_RUN_BYTES", choose.choice([1, 1500, 4000]))
-        tiny.setattr(run_lists, "_LEAST_INLINE", choose.choice([0, 1, 3]))
-        tiny.setattr(run_lists, "_IDLE_BYTES", choose.choice([0, 2000]))
-        tiny.setattr(run_lists, "_SMALL_ENTRY_BYTES", choose.choice([0, 512]))
-        tiny.setattr(run_lists, "_MOST_LISTS", choose.choice([1, 2, 16]))
+        tiny.setattr(merge, "SMALL_RUN_BYTES", choose.choice([1, 1500, 4000]))
+        tiny.setattr(entries, "_LEAST_INLINE", choose.choice([0, 1, 3]))
+        tiny.setattr(entries, "_IDLE_BYTES", choose.choice([0, 2000]))
+        tiny.setattr(entries, "_SMALL_ENTRY_BYTES", choose.choice([0, 512]))
+        tiny.setattr(entries, "_MOST_LISTS", choose.choice([1, 2, 16]))
         tiny.setattr(keyed_state, "_SPLIT_BYTES", choose.choice([200, 1000, 1 << 20]))
         try:
             World(choose).live()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dstl_dagster.checkpoint import Manifest, record
-from dstl_dagster.keyed import MergePolicy, OperatorEntry, Run, merging
+from dstl_dagster.keyed import MergePolicy, OperatorEntry, Run, merge
 from dstl_dagster.keyed import runs as runs_module
 from dstl_dagster.keyed.entries import Listed
 from tests.property.state_world import live
@@ -44,12 +44,12 @@ def a_merge_lies_below(broken: pytest.MonkeyPatch) -> None:
 
 
 def a_tombstone_is_dropped_early(broken: pytest.MonkeyPatch) -> None:
-    original = merging._Counted.__init__
+    original = merge._Counted.__init__
 
     def init(self: Any, schema: Any, runs: Any, *, whole: bool) -> None:
         original(self, schema, runs, whole=True)
 
-    broken.setattr(merging._Counted, "__init__", init)
+    broken.setattr(merge._Counted, "__init__", init)
 
 
 def the_older_of_two_keys_wins(broken: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def the_merge_of_an_idle_operator_is_forgotten(broken: pytest.MonkeyPatch) -> No
 
 
 def everything_is_due_always(broken: pytest.MonkeyPatch) -> None:
-    broken.setattr(merging, "_due", lambda entry, *_: merging._everything(entry))
+    broken.setattr(merge, "_due", lambda entry, *_: merge._everything(entry))
 
 
 MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [

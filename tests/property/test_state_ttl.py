@@ -23,7 +23,7 @@ from dstl_dagster.keyed import (
     write_rows,
 )
 from dstl_dagster.keyed import diff as diff_module
-from dstl_dagster.keyed import merging as merging_module
+from dstl_dagster.keyed import merge as merge_module
 from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.state import StateSchema, encode_changes, filled_column
 from dstl_dagster.state import fold as fold_module
@@ -346,7 +346,7 @@ A_ROW_BELOW = [
     ("module", "name", "mistake", "history"),
     [
         (fold_module, "expired_rows", none_expire, [FIRST, step({"b": 10})]),
-        (merging_module, "_as_changes", the_expired_left_out, A_ROW_BELOW),
+        (merge_module, "_as_changes", the_expired_left_out, A_ROW_BELOW),
         (
             StateTtl,
             "hides_what",

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format.envelope import decode_document
-from dstl_dagster.keyed import manifest, run_lists
+from dstl_dagster.keyed import entries, manifest
 from tests.simulated.duels import DUELS, duels_of
 from tests.simulated.generated import generated
 from tests.simulated.histories import HISTORIES
@@ -178,7 +178,7 @@ def _get_ready() -> None:
     logging.disable(logging.ERROR)  # the job would only warn of the faults injected here
     gc.set_threshold(50_000)  # many short-lived objects, hardly any cycles
     # Runs share most of their manifests: a third of the time went into decoding equal bytes to equal values.
-    for module in (manifest, run_lists):
+    for module in (manifest, entries):
         vars(module)["decode_document"] = functools.lru_cache(_DECODED)(decode_document)
 
 

@@ -1,6 +1,6 @@
 """What a Spark task does to replace rows of keyed state: walk through its range, and write what differs.
 
-Owns the work inside a task. Does not own the plan (`replace`), or the rule (`keyed.replacing`). Imports no
+Owns the work inside a task. Does not own the plan (`replace`), or the rule (`keyed.replace`). Imports no
 pyspark.
 """
 

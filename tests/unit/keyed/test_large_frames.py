@@ -12,7 +12,7 @@ import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import keyed_writer, write_rows
+from dstl_dagster.keyed import write_rows, writer
 from dstl_dagster.state import StateSchema, changes, hashing
 from dstl_dagster.storage import LocalObjectStore
 
@@ -39,7 +39,7 @@ NESTED = StateSchema.of(
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits of some hundred bytes instead of a GiB."""
     monkeypatch.setattr(changes, "_PIECE_BYTES", 700)
-    monkeypatch.setattr(keyed_writer, "_NARROW_BYTES", 500)
+    monkeypatch.setattr(writer, "_NARROW_BYTES", 500)
     monkeypatch.setattr(hashing, "_AT_ONCE_BYTES", 100)
 
 

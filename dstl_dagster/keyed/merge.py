@@ -20,12 +20,12 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.entries import OperatorEntry
 from dstl_dagster.keyed.keyed_state import KeyedState, folded, is_keyed, schema_of, split_count
-from dstl_dagster.keyed.keyed_writer import open_attempt_changelog
 from dstl_dagster.keyed.manifest import Manifest
 from dstl_dagster.keyed.merge_policy import SMALL_RUN_BYTES, DueMerge, MergePolicy
 from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.keyed.runs import FROM_THE_BEGINNING, Merge, Run, within
 from dstl_dagster.keyed.shared_files import SharedFiles
+from dstl_dagster.keyed.writer import open_attempt_changelog
 from dstl_dagster.settings import CheckpointOptions, JobOptions, parse_names
 from dstl_dagster.state import EncodedChanges, FoldedRun, StateSchema, encode_changes, ranges_of_tasks
 from dstl_dagster.storage import ObjectStore
