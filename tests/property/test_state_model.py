@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from dstl_dagster.checkpoint import Manifest, record
+from dstl_dagster.checkpoint import Manifest
+from dstl_dagster.checkpoint.steps import record
 from dstl_dagster.keyed import MergePolicy, OperatorEntry, Run, merge
 from dstl_dagster.keyed import runs as runs_module
 from dstl_dagster.keyed.entries import Listed
