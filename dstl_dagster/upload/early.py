@@ -3,7 +3,7 @@
 Owns that file until the batch leaves. Does not own when that is (`scheduler`).
 
 An error here costs only this work: the first attempt then begins anew. It pays for itself
-(docs/decisions/0017).
+(docs/decisions/0016).
 """
 
 from __future__ import annotations
