@@ -210,7 +210,7 @@ def restore_leaves_the_sources_of_later_checkpoints(monkeypatch):
     def retract(
         store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int, **_: Any
     ) -> bool:
-        return commit._Commit(store, recoverable, components, options, None, parallelism).delete_final()
+        return commit._Commit(store, recoverable, components, options, parallelism).delete_final()
 
     monkeypatch.setattr(unfinished, "retract_file", retract)
 
@@ -220,7 +220,7 @@ def restore_retracts_finals_before_sources(monkeypatch):
     def retract(
         store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int, **_: Any
     ) -> bool:
-        running = commit._Commit(store, recoverable, components, options, None, parallelism)
+        running = commit._Commit(store, recoverable, components, options, parallelism)
         deleted = running.delete_final()
         running.delete_sources()
         return deleted
