@@ -8,9 +8,10 @@ decision of another process: such an error fails the step, with its message as t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import dagster as dg
+from dagster._core.errors import DagsterInvalidPropertyError  # no public name; since Dagster 0.9
 
 from dstl_dagster.errors import DstlError, ErrorKind, UnavailableError
 
@@ -26,7 +27,8 @@ DEFAULT_RETRY_POLICY = dg.RetryPolicy(
 def without_useless_retries(where: str = "", facts: Mapping[str, str] | None = None) -> Iterator[None]:
     """Turns an error that a retry cannot fix into `dagster.Failure(allow_retries=False)`.
 
-    An UnavailableError stays one, with `where` put before its message, unless permission is what lacks.
+    An UnavailableError stays one, with `where` put before its message, unless permission is missing. On the
+    last try it is a failure as well: Dagster would name the number of tries, and hide the reason below.
 
     Args:
         where: the step and the checkpoint: the message begins with it.
@@ -35,11 +37,20 @@ def without_useless_retries(where: str = "", facts: Mapping[str, str] | None = N
     try:
         yield
     except DstlError as error:
-        if not error.is_transient:
+        if not error.is_transient or _is_last_try():
             raise _failure(where, facts, error) from error
         if not where:
             raise
         raise UnavailableError(f"{where}: {error.message}", kind=ErrorKind(error.kind)) from error
+
+
+def _is_last_try() -> bool:
+    """Whether the op's retry policy allows no further one; False outside of a run's op."""
+    with suppress(dg.DagsterInvariantViolationError, DagsterInvalidPropertyError, AttributeError):
+        step = dg.OpExecutionContext.get().get_step_execution_context()
+        policy = step.op_retry_policy
+        return policy is not None and step.previous_attempt_count >= policy.max_retries
+    return False
 
 
 def _failure(where: str, facts: Mapping[str, str] | None, error: DstlError) -> dg.Failure:

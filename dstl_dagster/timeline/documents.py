@@ -19,7 +19,7 @@ def in_doubt(what: str, error: DstlError) -> UnavailableError:
     """The error for a write that failed and is not there: it may still arrive, unless nobody may write."""
     if error.kind == ErrorKind.NO_PERMISSION:
         return UnavailableError(f"{what} cannot be written: {error}", kind=ErrorKind.NO_PERMISSION)
-    return UnavailableError(f"cannot determine whether {what} was written: {error}. Run the step again")
+    return UnavailableError(f"{error}. Whether {what} was written is unknown: run the step again")
 
 
 def write_once(

@@ -209,6 +209,22 @@ def test_a_crash_between_record_and_event_reports_once(days: Days, monkeypatch: 
     assert days.kinds() == ["opened", "completed", "committed"]
 
 
+def test_the_last_try_says_why_and_not_how_often(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster's own words for an op that failed each time name the number of tries alone."""
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise UnavailableError("No space left on device: free space, then repeat the call")
+
+    monkeypatch.setattr(CheckpointCoordinator, "confirm", full)
+    result = days.run("2024-01-01")
+    assert days.retries(result) == ["confirm", "confirm"]
+    (failed,) = (event for event in result.all_events if event.is_step_failure)
+    shown = failed.step_failure_data.error
+    assert shown is not None
+    assert "No space left on device" in shown.message
+    assert "Exceeded max_retries" not in shown.message
+
+
 @pytest.mark.parametrize("step", ["report_checkpoint", "report_files"])
 def test_a_crash_behind_the_event_reports_once(
     step: str, days: Days, monkeypatch: pytest.MonkeyPatch

@@ -262,7 +262,7 @@ HAPPENINGS: list[Callable[[Story], None]] = [
     *(Story.run, Story.run, Story.run, Story.run_again, Story.run_out_of_order, Story.kill, Story.cancel),
     *(Story.outside, Story.block, Story.resolve, Story.restore_by_command, Story.restore_by_run),
     *(Story.correct, Story.wipe, Story.store_away, Story.sensor_off, Story.sensor_on),
-    *(Story.cursor_cleared, Story.daemon_killed, Story.reloaded),
+    *(Story.cursor_cleared, Story.daemon_killed, Story.reloaded, Story.another_store, Story.emptied),
 ]
 
 

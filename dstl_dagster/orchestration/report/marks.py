@@ -38,6 +38,7 @@ __all__ = [
     "blocked_mark",
     "leave_as_it_was",
     "mark_partitions",
+    "other_store_mark",
     "planned_before",
     "restored_mark",
     "settle_marks",
@@ -53,6 +54,7 @@ _STATUS = {
 _TRIES = 25
 """Planned events of one partition that are looked through: a run plans it once, and its re-executions do."""
 _NAMED = 10
+_SETTLED = "settled; "
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Mark:
         about: a few words for the list of runs.
         why: one sentence for the page of the mark's run.
         partitions: by asset; those that are in order again must be left out.
+        alone: all other marks of the job end: they were of another store.
     """
 
     cause: str
@@ -71,6 +74,7 @@ class Mark:
     why: str
     partitions: Mapping[dg.AssetKey, tuple[str, ...]]
     tags: Mapping[str, str] = field(default_factory=dict)
+    alone: bool = False
 
 
 def restored_mark(
@@ -105,13 +109,28 @@ def blocked_mark(assets: JobAssets, checkpoint: Checkpoint, partition: str) -> M
     )
 
 
+def other_store_mark(assets: JobAssets, left: str, partitions: Mapping[dg.AssetKey, tuple[str, ...]]) -> Mark:
+    """What the store that is shown from now on does not have. `left`: the last attempt of the one before."""
+    return Mark(
+        cause=f"store/{assets.job}/{left}",
+        about="not in the store that the job was started over in",
+        why=f"{assets.job} was started over in another store, which does not have these partitions: run them "
+        "there, oldest first",
+        partitions=partitions,
+        alone=True,
+    )
+
+
 def mark_partitions(instance: dg.DagsterInstance, assets: JobAssets, mark: Mark) -> None:
     """Let Dagster show these partitions as failed until they are materialized anew. Idempotent."""
+    if mark.alone:
+        _end_others(instance, assets, mark)
     if not mark.partitions:
         return
     run = _run_of(instance, assets, mark, dg.DagsterEventType.RUN_FAILURE)
-    if _MARKED in run.tags:
+    if _MARKED in run.tags and run.status is dg.DagsterRunStatus.FAILURE:
         return
+    _end(instance, run, dg.DagsterEventType.RUN_FAILURE)
     instance.report_engine_event(f"A mark, and no run. {mark.why}", run)
     for key, partitions in mark.partitions.items():
         for partition in partitions:
@@ -128,11 +147,16 @@ def leave_as_it_was(
     """Let a run of this partition fail without it, because it has tried nothing. `refused`: the run."""
     before = planned_before(instance, key, partition, refused)
     if before is None:
-        about = "left as they were, by runs that were refused"
-        mark = Mark(f"untried/{assets.job}", about, "", {key: (partition,)})
-        before = _run_of(instance, assets, mark, dg.DagsterEventType.RUN_CANCELED)
+        before = _untried(instance, assets, key)
         instance.report_engine_event(f"{partition}: run {refused} was refused, and tried nothing", before)
     _plan(instance, before, key, partition)
+
+
+def _untried(instance: dg.DagsterInstance, assets: JobAssets, key: dg.AssetKey) -> dg.DagsterRun:
+    """The mark of what shows as if no run had been."""
+    about = "left as they were, by runs that were refused"
+    mark = Mark(f"untried/{assets.job}", about, "", {key: ()})
+    return _run_of(instance, assets, mark, dg.DagsterEventType.RUN_CANCELED)
 
 
 def planned_before(
@@ -152,16 +176,41 @@ def planned_before(
 
 def settle_marks(instance: dg.DagsterInstance, assets: JobAssets) -> None:
     """End the marks whose partitions have all been materialized since."""
+    for run, planned in _failing(instance, assets):
+        if _MARKED in run.tags and all(_are_newer(instance, *each) for each in planned.items()):
+            _settle(instance, run)
+
+
+def _end_others(instance: dg.DagsterInstance, assets: JobAssets, mark: Mark) -> None:
+    """End all marks but this one: their partitions show as if there had been none."""
+    for run, planned in _failing(instance, assets):
+        if run.run_id != _id_of(mark):
+            for key, partitions in planned.items():
+                for partition in partitions:
+                    _plan(instance, _untried(instance, assets, key), key, partition)
+            _settle(instance, run)
+
+
+def _failing(
+    instance: dg.DagsterInstance, assets: JobAssets
+) -> list[tuple[dg.DagsterRun, dict[dg.AssetKey, dict[str, int]]]]:
+    """The marks that have not ended, each with when it planned its partitions, by asset."""
     ours = dg.RunsFilter(job_name=_name(assets), statuses=[dg.DagsterRunStatus.FAILURE])
+    found = []
     for run in instance.get_runs(ours):
         planned: dict[dg.AssetKey, dict[str, int]] = {}
         for record in instance.get_records_for_run(run.run_id, of_type=_PLANNED).records:
             event = record.event_log_entry.dagster_event
             if event is not None and event.asset_key is not None and event.partition is not None:
                 planned.setdefault(event.asset_key, {})[event.partition] = record.storage_id
-        if _MARKED in run.tags and all(_are_newer(instance, *each) for each in planned.items()):
-            _end(instance, run, dg.DagsterEventType.RUN_SUCCESS)
-            instance.add_run_tags(run.run_id, {TAG_MARK: f"settled; {run.tags.get(TAG_MARK, '')}"})
+        found.append((run, planned))
+    return found
+
+
+def _settle(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    _end(instance, run, dg.DagsterEventType.RUN_SUCCESS)
+    said = run.tags.get(TAG_MARK, "").removeprefix(_SETTLED)
+    instance.add_run_tags(run.run_id, {TAG_MARK: f"{_SETTLED}{said}"})
 
 
 def _are_newer(instance: dg.DagsterInstance, key: dg.AssetKey, planned: Mapping[str, int]) -> bool:
@@ -180,7 +229,7 @@ def _run_of(
     instance: dg.DagsterInstance, assets: JobAssets, mark: Mark, end: dg.DagsterEventType
 ) -> dg.DagsterRun:
     """The run of a mark that was begun, or a new one, which has ended."""
-    run_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"dstl/marks/{mark.cause}"))
+    run_id = _id_of(mark)
     known = instance.get_run_by_id(run_id)
     if known is not None:
         return known
@@ -196,6 +245,10 @@ def _run_of(
     _end(instance, run, dg.DagsterEventType.RUN_START)
     _end(instance, run, end)
     return run
+
+
+def _id_of(mark: Mark) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"dstl/marks/{mark.cause}"))
 
 
 def _end(instance: dg.DagsterInstance, run: dg.DagsterRun, kind: dg.DagsterEventType) -> None:

@@ -29,7 +29,7 @@ from dstl_dagster.orchestration.partitions import partition_in
 from dstl_dagster.orchestration.program import state_of
 from dstl_dagster.orchestration.report import events as says
 from dstl_dagster.orchestration.report.events import Event, Reporter
-from dstl_dagster.orchestration.report.marks import Mark, blocked_mark, restored_mark
+from dstl_dagster.orchestration.report.marks import Mark, blocked_mark, other_store_mark, restored_mark
 from dstl_dagster.timeline import (
     CheckpointEntry,
     Committed,
@@ -47,6 +47,7 @@ __all__ = [
     "ShownEvents",
     "partition_changes",
     "show_newest",
+    "show_store",
     "to_report",
 ]
 
@@ -176,7 +177,7 @@ def show_newest(
     restored: Restored | None = None,
 ) -> Report:
     """The job's last checkpoint as the newest of each of its assets, where another one is so after `so_far`:
-    one that a restore left behind, that was reported late, or that another store had.
+    one that a restore left behind, or that was reported late.
 
     `restored`: the newest restore; it is told of while the job resumes where it went back to.
     """
@@ -189,29 +190,65 @@ def show_newest(
 
     if last is None or newest(assets.checkpoints_key) in (None, str(last.completed.attempt)):
         return Report()
-    checkpoint = history.manifest(last.completed, last.committed)
-    if checkpoint is None:
-        return Report()
     if restored is not None and restored.checkpoint_id != last.checkpoint_id:
         restored = None
     by = replace(reporter, owner=None, restored_in=None if restored is None else restored.slot)
-    batch = checkpoint.idempotency_key
+    events = _anew(last, history, page, shown, by)
+    lacking = [event for event in events[:-1] if newest(event.asset_key) != str(last.completed.attempt)]
+    for event in events[-1:]:
+        if restored is None or not isinstance(event, dg.AssetMaterialization):
+            lacking.append(event)
+        else:
+            lacking.append(says.rolled_back(event, assets, restored, history.left_behind(restored)))
+    return Report(tuple(lacking))
+
+
+def show_store(history: History, page: Page, shown: ShownEvents, reporter: Reporter) -> Report:
+    """All that can be restored, anew, after this page has shown another store; and days that it does not
+    have as failed.
+    """
+    view, assets = history.view, page.assets
+    gone = {}
+    for key in (*assets.state_keys, assets.files_key):
+        foreign = [day for day in sorted(shown.partitions(key)) if view.applied_in(day) is None]
+        if foreign:
+            gone[key] = tuple(foreign)
+    before = shown.newest(assets.checkpoints_key)
+    left = "" if before is None else says.attempt_of(before)
+    report = Report(marks=(other_store_mark(assets, left, gone),))
+    by = replace(reporter, owner=None)
+    for entry in view.retained:
+        report += Report(tuple(_anew(entry, history, page, shown, by)))
+        checkpoint = history.manifest(entry.completed, entry.committed)
+        partition = page.partition(page.files, entry.completed)
+        if checkpoint is not None and checkpoint.blocked and partition is not None:
+            report += Report(marks=(blocked_mark(assets, checkpoint, partition),))
+    return report
+
+
+def _anew(
+    entry: CheckpointEntry, history: History, page: Page, shown: ShownEvents, reporter: Reporter
+) -> list[Event]:
+    """A checkpoint's events once more, its own last; none without its manifest."""
+    checkpoint, assets = history.manifest(entry.completed, entry.committed), page.assets
+    if checkpoint is None:
+        return []
     events: list[Event] = []
-    state = state_of(assets, checkpoint)
-    for key in [] if state is None else [state.state_key]:
-        where = batch if batch in shown.partitions(key) else None
-        known = shown.newest(key)
-        if known is not None and (known.partition is None or where is not None):
-            events.append(says.state_materialization(assets.of_state(key), checkpoint, by, where))
-    events += _operators(page, checkpoint, by)
+    state, batch = state_of(assets, checkpoint), checkpoint.idempotency_key
+
+    def place(key: dg.AssetKey, definition: dg.PartitionsDefinition[str] | None) -> str | None:
+        return batch if batch in shown.partitions(key) else page.partition(definition, entry.completed)
+
+    if state is not None and entry.committed is not None:
+        key = state.state_key
+        where, known = place(key, page.states.get(key)), shown.newest(key)
+        if where is not None or (known is not None and known.partition is None):
+            events.append(says.state_materialization(state, checkpoint, reporter, where))
+    events += _operators(page, checkpoint, reporter)
     if checkpoint.manifest.files and checkpoint.committed:
-        where = batch if batch in shown.partitions(assets.files_key) else None
-        events.append(says.files_event(assets, checkpoint, by, where))
-    lacking = [event for event in events if newest(event.asset_key) != str(checkpoint.attempt)]
-    own = says.checkpoint_materialization(assets, checkpoint, by)
-    if restored is not None:
-        own = says.rolled_back(own, assets, restored, history.left_behind(restored))
-    return Report((*lacking, own))
+        where = place(assets.files_key, page.files)
+        events.append(says.files_event(assets, checkpoint, reporter, where))
+    return [*events, says.checkpoint_materialization(assets, checkpoint, reporter)]
 
 
 def _lacking(events: Iterable[Event], shown: ShownEvents) -> tuple[Event, ...]:

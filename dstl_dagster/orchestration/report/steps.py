@@ -40,6 +40,7 @@ from dstl_dagster.orchestration.report.reconcile import (
     Report,
     partition_changes,
     show_newest,
+    show_store,
     to_report,
 )
 from dstl_dagster.orchestration.report.shown import Shown
@@ -249,8 +250,10 @@ def report_files(step: Step, checkpoint: Checkpoint) -> None:
 
 def report_restored(step: Step, restored: Restored) -> None:
     """Write what the instance lacks of a restore, and show the checkpoint that counts again."""
-    _write(step, _lacking(step, step.page(), restored))
-    _show_newest(step, restored)
+    page, shown = step.page(), Shown(step.context.instance)
+    _write(step, _lacking(step, page, restored))
+    history = History.of(step.coordinator, step.coordinator.timeline.seen())
+    _write(step, show_newest(Report(), history, page, shown, step.reporter, restored))
 
 
 def _lacking(
@@ -315,14 +318,10 @@ def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | Non
 
 def show_again(step: Step) -> None:
     """Let the job's assets show what the store has, after they have shown another store."""
-    _show_newest(step)
-    match_partitions(step)
-
-
-def _show_newest(step: Step, restored: Restored | None = None) -> None:
     history = History.of(step.coordinator, step.coordinator.timeline.seen())
-    shown = Shown(step.context.instance)
-    _write(step, show_newest(Report(), history, step.page(), shown, step.reporter, restored))
+    page = step.page(shows_state=True)
+    _write(step, show_store(history, page, Shown(step.context.instance), step.reporter))
+    match_partitions(step)
 
 
 def match_partitions(step: Step) -> None:

@@ -28,7 +28,14 @@ from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT, JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.report.events import Reporter
-from dstl_dagster.orchestration.report.reconcile import History, Page, Report, show_newest, to_report
+from dstl_dagster.orchestration.report.reconcile import (
+    History,
+    Page,
+    Report,
+    show_newest,
+    show_store,
+    to_report,
+)
 from dstl_dagster.orchestration.report.shown import Shown
 from dstl_dagster.orchestration.timeline_check import compare_timeline
 from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
@@ -163,8 +170,10 @@ class TimelineFollower:
         tick.at_end = True
         if self._shows_other:
             tick.restorable_changed = True
-        if self._shows_other or view is not None:
-            view = view or self._coordinator.timeline.seen()
+            view = self._coordinator.timeline.tail()
+            history = History.of(self._coordinator, view)
+            tick.report += show_store(history, self._page, self._shown, self._reporter(view))
+        elif view is not None:
             last = view.last_completed
             if last is not None and last.completed.slot <= tick.cursor.slot:  # a later one has its own turn
                 tick.report += self._newest(tick.report, view)

@@ -44,13 +44,16 @@ def refused(error: OSError) -> UnavailableError:
     if error.errno in _NO_RIGHTS:
         # Still an UnavailableError: a disk may turn read-only in the middle of a write.
         return UnavailableError(
-            f"the file system refused: {error}; grant this user the rights to the store's folder, or mount "
-            "it for writing",
+            f"{_cause(error)}: grant this user the rights to the store's folder, or mount it for writing",
             kind=ErrorKind.NO_PERMISSION,
         )
-    return UnavailableError(
-        f"the file system refused: {error}; free space or grant the rights, then repeat the call"
-    )
+    return UnavailableError(f"{_cause(error)}: free space or grant the rights, then repeat the call")
+
+
+def _cause(error: OSError) -> str:
+    """What the file system says, and of which file."""
+    where = "" if error.filename is None else f" ({error.filename})"
+    return f"{error.strerror or error}{where}"
 
 
 def is_missing(error: OSError) -> bool:

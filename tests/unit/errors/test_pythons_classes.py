@@ -102,7 +102,7 @@ def test_the_local_store_translates_the_systems_errors_alone(error_class: type[D
     with pytest.raises(error_class) as caught:
         step(ours := error_class("ours"))
     assert caught.value is ours
-    with pytest.raises(UnavailableError, match="refused"):
+    with pytest.raises(UnavailableError, match="full: free space"):
         step(OSError(28, "full"))
 
 

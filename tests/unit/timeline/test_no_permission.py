@@ -38,7 +38,7 @@ def test_the_first_record_says_what_is_wrong(tmp_path: Path, read_only: None) ->
     assert raised.value.kind == ErrorKind.NO_PERMISSION
     assert str(raised.value).startswith("'opened' in slot 1 of job 'orders' cannot be written: ")
     assert "grant this user the rights to the store's folder, or mount it for writing" in str(raised.value)
-    assert "Run the step again" not in str(raised.value)
+    assert "run the step again" not in str(raised.value)
 
 
 @pytest.mark.dagster

@@ -89,7 +89,7 @@ def test_a_lost_request_is_reported_as_unknown():
     store = LosesAnswers()
     timeline = Timeline("orders", store)
     store.lose = "before"
-    with pytest.raises(UnavailableError, match="Run the step again"):
+    with pytest.raises(UnavailableError, match="run the step again"):
         timeline.append(opened())
     assert timeline.append(opened()).slot == 1
 
