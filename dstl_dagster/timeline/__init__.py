@@ -15,7 +15,7 @@ from dstl_dagster._lazy import lazy_face
 if TYPE_CHECKING:
     from dstl_dagster.timeline import decisions
     from dstl_dagster.timeline.as_of import AsOf, AtLike
-    from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
+    from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt, attempt_id
     from dstl_dagster.timeline.documents import write_once
     from dstl_dagster.timeline.grace import GraceClock
     from dstl_dagster.timeline.missing import (
@@ -80,6 +80,7 @@ __all__ = [
     "Timeline",
     "TimelineRecord",
     "TimelineView",
+    "attempt_id",
     "decisions",
     "gone_checkpoint",
     "job_names",
@@ -97,7 +98,7 @@ __getattr__, __dir__ = lazy_face(
     {
         "decisions": ["decisions"],
         "as_of": ["AsOf", "AtLike"],
-        "attempt": ["Attempt", "PlannedAttempt"],
+        "attempt": ["Attempt", "PlannedAttempt", "attempt_id"],
         "documents": ["write_once"],
         "grace": ["GraceClock"],
         "record_codec": ["record_to_plain"],

@@ -14,7 +14,25 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import JobNames
 from dstl_dagster.timeline.records import BatchKey
 
-__all__ = ["Attempt", "PlannedAttempt"]
+__all__ = ["Attempt", "PlannedAttempt", "attempt_id", "is_attempt_of"]
+
+_SHARED_BITS = (1 << 48) - 1
+
+
+def attempt_id(random: uuid.UUID, timeline: str) -> uuid.UUID:
+    """A new attempt's UUID: random, but for its last 48 bits, which are the last ones of its timeline's id.
+
+    So each object that it writes says of which timeline it is, also after that is gone. The attempt that
+    opens a timeline does not know the id: all of its bits are random.
+    """
+    if not timeline:
+        return random
+    return uuid.UUID(int=random.int & ~_SHARED_BITS | int(timeline, 16) & _SHARED_BITS)
+
+
+def is_attempt_of(attempt: uuid.UUID, timeline: str) -> bool:
+    """Whether it has been opened on this timeline, by its bits; false for the one that opened it."""
+    return attempt.int & _SHARED_BITS == int(timeline, 16) & _SHARED_BITS
 
 
 @dataclass(frozen=True)

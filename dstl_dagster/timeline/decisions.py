@@ -199,7 +199,9 @@ def require_open(view: TimelineView, attempt: Attempt) -> None:
             kind=ErrorKind.ALREADY_COMPLETED,
         )
     if attempt.timeline not in ("", view.timeline_id):
-        begun = "another job of that name has begun since" if view.slot else "nothing of it is there"
+        begun = "another job of that name has begun since"
+        if not view.slot:
+            begun = "nothing of it is here, or this is another store"
         raise NotFoundError(
             f"attempt {attempt.attempt} is of a job {attempt.job!r} that is gone: it was dropped, or its "
             f"store was emptied or replaced; {begun}. Start again from step 1",

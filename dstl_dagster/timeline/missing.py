@@ -17,6 +17,7 @@ from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format import JOBS_PREFIX, JobNames, nearest, validated_job
 from dstl_dagster.storage import ObjectStore, ShortListingStore
+from dstl_dagster.timeline.attempt import is_attempt_of
 from dstl_dagster.timeline.records import TimelineRecord
 from dstl_dagster.timeline.timeline import Timeline
 from dstl_dagster.timeline.view import TimelineView
@@ -140,14 +141,22 @@ def refuse_lost_records(store: ObjectStore, timeline: Timeline) -> None:
 def unexplained(
     found: Iterable[tuple[str, uuid.UUID | None]], view: TimelineView, threads: int = 1
 ) -> list[str]:
-    """The objects, each with its attempt, whose attempt is not on the timeline. May read the archive.
+    """The objects, each with its attempt, whose attempt was on the timeline and is not. May read the archive.
+
+    What a process writes that outlived an earlier job of this name is explained: its attempt says so.
 
     `view`: read after the objects were found, as an attempt is on the timeline before it writes.
     """
     known = {entry.completed.attempt for entry in view.checkpoints.values()}
     if view.open_attempt is not None:
         known.add(view.open_attempt.attempt)
-    asked = [(name, attempt) for name, attempt in found if attempt is not None and attempt not in known]
+    asked = [
+        (name, attempt)
+        for name, attempt in found
+        if attempt is not None
+        and attempt not in known
+        and (not view.timeline_id or is_attempt_of(attempt, view.timeline_id))
+    ]
     fates = gather([partial(view.fate, attempt) for _, attempt in asked], threads, "dstl-timeline")
     return [name for (name, _), fate in zip(asked, fates, strict=True) if fate is None]
 

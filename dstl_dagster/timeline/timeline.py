@@ -175,7 +175,8 @@ class Timeline:
             if view is None:
                 # Holes are checked for once, on the first read: from then on this object knows what existed.
                 found = self._tail_reader.records(self._begin)
-                view = TimelineView(timeline_id=self.names.timeline, archive=self._archive)
+                known = self.names.timeline if found else ""  # an attempt may have named one that is gone
+                view = TimelineView(timeline_id=known, archive=self._archive)
             else:
                 behind = self._walked(view.slot)
                 found = self._while_it_is_there(lambda: [*behind])

@@ -25,6 +25,7 @@ from dstl_dagster.timeline import (
     Opened,
     PlannedAttempt,
     TimelineView,
+    attempt_id,
     decisions,
 )
 
@@ -95,7 +96,7 @@ def plan(job: Job, check: Check | None, claim: Claim | None) -> tuple[PlannedAtt
         check(parent)
     attempt = Attempt(
         checkpoint_id=view.next_checkpoint_id,
-        attempt=job.new_id(),
+        attempt=attempt_id(job.new_id(), view.timeline_id),
         parent=None if parent is None else parent.checkpoint_id,
         job=job.name,
         store_uri=job.store.uri,
@@ -147,7 +148,7 @@ def _open(
     base: int | None = None,
 ) -> Attempt:
     """Fence the open attempt if allowed, then open. `on`: the expected parent, or `UNPINNED`."""
-    attempt = job.new_id()
+    attempt = attempt_id(job.new_id(), job.timeline.seen().timeline_id)
 
     def next_record(view: TimelineView) -> Fenced | Opened:
         return decisions.to_fence(view, owner, take_over) or decisions.to_open(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, Timeline
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Timeline
 from dstl_dagster.errors import ErrorKind, UnavailableError
 from dstl_dagster.format.names import JobNames
 from dstl_dagster.storage import MemoryObjectStore
@@ -58,8 +58,10 @@ def _already_completed(case: Case) -> None:
 
 
 def _no_attempt(case: Case) -> None:
-    elsewhere = CheckpointCoordinator("orders", MemoryObjectStore()).trigger()
-    case.coordinator().record(elsewhere)
+    case.checkpoint()
+    known = case.coordinator().timeline.tail().timeline_id
+    never_opened = Attempt(2, uuid.uuid4(), 1, "orders", timeline=known)
+    case.coordinator().record(never_opened)
 
 
 def _parent_moved(case: Case) -> None:
