@@ -233,13 +233,18 @@ class _HeldRanges:
     file: Hashable
 
     def find(self, start: int, length: int) -> bytes | memoryview | None:
-        found: bytes | None = self.memory.find((self.file, start, length))
+        found: bytes | memoryview | None = self.memory.find((self.file, start, length))
         return found
 
     def keep(self, start: int, octets: bytes | memoryview) -> None:
         if len(octets) <= self.memory.most_bytes // _LARGEST:
-            # Copied: a view would keep what was fetched with it.
-            self.memory.keep((self.file, start, len(octets)), bytes(octets), len(octets))
+            kept = octets if _is_most(octets) else bytes(octets)
+            self.memory.keep((self.file, start, len(octets)), kept, len(octets))
+
+
+def _is_most(octets: bytes | memoryview) -> bool:
+    """Whether these are half or more of what they are a view of, all of which the view keeps alive."""
+    return isinstance(octets, bytes) or 2 * octets.nbytes >= memoryview(octets.obj).nbytes
 
 
 class _HeldFile:
@@ -254,8 +259,7 @@ class _HeldFile:
 
     def read_range(self, start: int, length: int) -> bytes | memoryview:
         found = self._octets[start : start + length]
-        # A view keeps the whole file alive: not for less than half of it.
-        return found if 2 * len(found) >= len(self._octets) else bytes(found)
+        return found if _is_most(found) else bytes(found)
 
     def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
         octets = self.read_range(start, length)
