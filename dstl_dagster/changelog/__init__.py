@@ -4,7 +4,6 @@ Does not own when bytes leave (`upload`), how long a file lives (`registry`), or
 """
 
 from dstl_dagster.changelog.contract import StateChangelogWriter
-from dstl_dagster.changelog.reader.disk_cache import DiskCache
 from dstl_dagster.changelog.reader.opened_file import begin_remote
 from dstl_dagster.changelog.reader.read_cache import ReadCache, process_cache
 from dstl_dagster.changelog.reader.read_plan import HandleRead
@@ -22,7 +21,6 @@ from dstl_dagster.changelog.writer.writer import FsStateChangelogWriter
 
 __all__ = [
     "ChangelogReader",
-    "DiskCache",
     "FsStateChangelogStorage",
     "FsStateChangelogStorageFactory",
     "FsStateChangelogStorageView",

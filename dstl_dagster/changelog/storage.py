@@ -198,24 +198,15 @@ def limit_local_copies(directory: Path | None, max_bytes: int) -> None:
 
 
 class FsStateChangelogStorageView:
-    """Reads only: for recovery. Files of a remote store are cached on disk while they are read.
+    """Reads only: for recovery. Files of a remote store are cached on disk while they are read."""
 
-    `local_directory`: where a job's local copies are looked for first, as `FsStateChangelogStorage` does.
-    """
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        options: FsStateChangelogOptions | None = None,
-        local_directory: Path | None = None,
-    ) -> None:
+    def __init__(self, store: ObjectStore, options: FsStateChangelogOptions | None = None) -> None:
         self._store = store
-        self._local_directory = local_directory
         self._cache = ReadCache(0).with_disk(options or FsStateChangelogOptions())
 
     def create_reader(self) -> ChangelogReader:
         """A reader of handles, with this view's cache."""
-        return ChangelogReader(self._store, cache=self._cache, local_directory=self._local_directory)
+        return ChangelogReader(self._store, cache=self._cache)
 
     def close(self) -> None:
         """Delete what is cached and end the thread. May be called again."""

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from forks import forked, joined
 
-from dstl_dagster.changelog import DiskCache, ReadCache
+from dstl_dagster.changelog import ReadCache
+from dstl_dagster.changelog.reader.disk_cache import DiskCache
 from dstl_dagster.format import StreamStateHandle
 from dstl_dagster.storage import ABSENT, FileRanges, MemoryObjectStore
 
@@ -31,7 +32,7 @@ def opened(cache: DiskCache, name: str) -> FileRanges | None:
 
 
 def cache_in(place: str) -> DiskCache:
-    return DiskCache([Path(place)], 60, 1 << 20)
+    return DiskCache(Path(place), 60, 1 << 20)
 
 
 def files_in(place: str) -> list[Path]:
@@ -140,7 +141,7 @@ def forked_child(place: str) -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def hold_the_lock() -> None:
-        with cache._lock, cache._folders[0]._lock:
+        with cache._lock, cache._folder._lock:
             inside.set()
             leave.wait()
 

@@ -12,12 +12,11 @@ leaves its file behind, and an old timer deletes a file used since.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import tempfile
 import threading
-from collections.abc import Generator, Hashable, Iterable
+from collections.abc import Generator, Hashable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,27 +52,25 @@ class DiskCache:
     A forked child begins with an empty cache; what its parent cached stays the parent's.
 
     Args:
-        directories: where files go, in turn; None: the machine's directory for temporary files.
+        directory: where files go; None: the machine's directory for temporary files.
         idle_timeout_seconds: a file is deleted after being idle for so long.
         max_bytes: disk for all cached files. Idle files are evicted; what does not fit is not cached.
     """
 
     def __init__(
         self,
-        directories: Iterable[Path] | None,
+        directory: Path | None,
         idle_timeout_seconds: float,
         max_bytes: int,
         *,
         clock: Clock | None = None,
         timer: Timer | None = None,
     ) -> None:
-        roots = list(directories) if directories is not None else [Path(tempfile.gettempdir())]
-        self._folders = [PrivateFolder(root, _PREFIX) for root in roots]
+        self._folder = PrivateFolder(directory or Path(tempfile.gettempdir()), _PREFIX)
         self._idle_timeout_seconds = idle_timeout_seconds
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
         self._given_timer = timer
-        self._turn = 0
         self._closed = False
         self._begin()
         after_fork(self._begin)
@@ -83,7 +80,7 @@ class DiskCache:
         self._lock = threading.Lock()
         self._files: dict[Hashable, _Cached] = {}
         self._reserved_bytes = 0
-        self._warned: set[tuple[int, int | None]] = set()
+        self._warned: set[int | None] = set()
 
     @property
     def cached_bytes(self) -> int:
@@ -137,26 +134,22 @@ class DiskCache:
             raise
 
     def _copied(self, pieces: Generator[Buffer, None, None]) -> PrivateFile | None:
-        """The file in the next folder that takes it; None where there is none."""
-        for number in self._next_folders():
-            try:
-                return self._folders[number].keep(pieces)
-            except ClosedError:
-                return None
-            except DstlError:
-                raise  # of the store
-            except OSError as error:
-                self._warn(number, error)
-                # Another folder is tried for one that cannot be used, not for another download.
-                if inspect.getgeneratorstate(pieces) != inspect.GEN_CREATED:
-                    return None
-        return None
+        """The file; None where the folder does not take it."""
+        try:
+            return self._folder.keep(pieces)
+        except ClosedError:
+            return None
+        except DstlError:
+            raise  # of the store
+        except OSError as error:
+            self._warn(error)
+            return None
 
-    def _warn(self, number: int, error: OSError) -> None:
-        """Once for each folder and error: it would be repeated for every file."""
+    def _warn(self, error: OSError) -> None:
+        """Once for each error: it would be repeated for every file."""
         with self._lock:
-            known = (number, error.errno) in self._warned
-            self._warned.add((number, error.errno))
+            known = error.errno in self._warned
+            self._warned.add(error.errno)
         if not known:
             _logger.warning("changelog files are read from the store without a cache: %s", error)
 
@@ -178,13 +171,6 @@ class DiskCache:
                 self._drop(key)
             self._reserved_bytes += size_bytes
             return True
-
-    def _next_folders(self) -> list[int]:
-        """The folders' numbers, beginning with the one whose turn it is."""
-        count = len(self._folders)
-        with self._lock:
-            self._turn += 1
-            return [(self._turn + step) % count for step in range(count)]
 
     def _let_go(self, key: Hashable, cached: _Cached) -> None:
         if cached.process_id != os.getpid():
@@ -230,8 +216,7 @@ class DiskCache:
             for key in [key for key, cached in self._files.items() if cached.users == 0]:
                 self._drop(key)
         self._timer.close()
-        for folder in self._folders:
-            folder.close()
+        self._folder.close()
 
 
 class _CachedFile(FileRanges):

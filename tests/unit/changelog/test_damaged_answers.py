@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dstl_dagster.changelog import ChangelogReader, DiskCache, ReadCache
+from dstl_dagster.changelog import ChangelogReader, ReadCache
+from dstl_dagster.changelog.reader.disk_cache import DiskCache
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.settings import FsStateChangelogOptions
@@ -100,7 +101,7 @@ def test_a_damaged_download_is_not_kept_on_disk(
     """It is downloaded again, and all later readers read the right file from disk."""
     store, handle, changes = written
     store.at, store.damages = lambda length: length // 3, 1
-    cache = ReadCache(0, DiskCache([tmp_path], 60, 1 << 30))
+    cache = ReadCache(0, DiskCache(tmp_path, 60, 1 << 30))
     assert read(ChangelogReader(store, cache=cache), handle) == changes
     assert store.damages == 0
     store.asked.clear()

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dstl_dagster import storage
-from dstl_dagster.changelog import DiskCache, ReadCache
+from dstl_dagster.changelog import ReadCache
+from dstl_dagster.changelog.reader.disk_cache import DiskCache
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import StreamStateHandle
 from dstl_dagster.registry.task import TaskChangelogRegistry
@@ -72,7 +73,7 @@ def test_look_ups_on_this_machine_take_one_thread() -> None:
 
 def test_a_near_store_is_not_cached(tmp_path: Path) -> None:
     """The cache of a recovery keeps a copy of what is a round trip away, whatever the kind of the store."""
-    cache = ReadCache(0, DiskCache([tmp_path / "cache"], 60, 100, timer=ManualTimer()))
+    cache = ReadCache(0, DiskCache(tmp_path / "cache", 60, 100, timer=ManualTimer()))
     for inner in (MemoryObjectStore(), LocalObjectStore(tmp_path / "store", durable=False)):
         inner.put("a", b"0123456789", precondition=ABSENT)
         handle = StreamStateHandle("a", None)
