@@ -173,7 +173,7 @@ def test_no_table_of_the_catalog_is_begun(job: Job) -> None:
 def test_overwriting_replaces_the_state(job: Job) -> None:
     """Rows take the place of all, as in other formats: a key without a row is deleted, also all of them."""
     first = job.spark.range(100).selectExpr("id", "id * 2 AS value")
-    sink(job, first, "monday", operator="op", keys="id").save()
+    sink(job, first, "monday", operator="op", keys="id").mode("overwrite").save()
     second = job.spark.range(90, 110, 1, 3).selectExpr("id", "IF(id < 95, id * 2, -id) AS value")
     sink(job, second, "tuesday", operator="op", keys="id").mode("overwrite").save()
     assert rows(job.read_state()) == sorted((n, 2 * n if n < 95 else -n) for n in range(90, 110))

@@ -11,13 +11,9 @@ garbage, and looking through it would cost each task more than most tasks of a s
 """
 
 import gc
-import os
-import sys
-from pathlib import Path
 
 import numpy
 import pyarrow
-import pyspark.worker
 from pyspark.daemon import manager
 
 import dstl_dagster.spark.data_source
@@ -26,24 +22,8 @@ import dstl_dagster.spark.dataframes.merge_tasks
 import dstl_dagster.spark.dataframes.state_tasks  # noqa: F401 - imported so that workers need not, as are these
 from dstl_dagster.storage import LocalObjectStore  # noqa: F401 - a local session's store, as a rule
 
-
-def forget_archives_of_spark() -> None:
-    """Forget where in Spark's own archives modules were found; who imports another one looks again.
-
-    A worker invalidates the caches of all imports in its first task. For each package of PySpark that was
-    imported from its archive, it would read the archive's directory again: 0.3 s of CPU.
-    """
-    if f".zip{os.sep}" not in pyspark.__file__:
-        return
-    home = f"{Path(pyspark.__file__).parents[4]}{os.sep}"  # of python/lib/pyspark.zip/pyspark/__init__.py
-    for path, finder in list(sys.path_importer_cache.items()):
-        if getattr(finder, "archive", "").startswith(home):  # only those of archives have one
-            del sys.path_importer_cache[path]
-
-
 if __name__ == "__main__":
     pyarrow.array(numpy.zeros(0))  # Arrow imports pandas, if there is one, with the first array it is given
-    forget_archives_of_spark()
     gc.collect()
     gc.freeze()
     manager()
