@@ -59,7 +59,7 @@ def register(spark: SparkSession) -> None:
 
 
 class DstlDataSource(DataSource):
-    """See `docs/spark.md` for the options."""
+    """See `docs/spark/data-source.md` for the options."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)  # type: ignore[arg-type] # Spark's own mapping

@@ -20,10 +20,10 @@ NEW = 10
 
 
 def _said(pattern: str) -> int:
-    """A figure of docs/dagster.md."""
-    page = (Path(__file__).parents[2] / "docs" / "dagster.md").read_text(encoding="utf-8")
+    """A figure of docs/dagster/outside.md."""
+    page = (Path(__file__).parents[2] / "docs" / "dagster" / "outside.md").read_text(encoding="utf-8")
     found = re.search(pattern, page)
-    assert found is not None, f"docs/dagster.md says nothing like {pattern!r}"
+    assert found is not None, f"docs/dagster/outside.md says nothing like {pattern!r}"
     return int(found[1])
 
 

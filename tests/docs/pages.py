@@ -23,6 +23,13 @@ def blocks(page: Path) -> Iterator[tuple[str, str, bool]]:
         yield match[1], match[2], NOT_RUN.search(text[: match.start()]) is not None
 
 
+def chapters(folder: str) -> list[Path]:
+    """The pages of a folder below `docs` in reading order: its index, then what that lists."""
+    index = ROOT / "docs" / folder / "index.md"
+    listed = index.read_text(encoding="utf-8").partition("```{toctree}\n:hidden:\n")[2].partition("```")[0]
+    return [index, *(index.with_name(f"{name}.md") for name in listed.split())]
+
+
 def run_page(page: Path, names: dict[str, Any], environment: Callable[[], dict[str, str]]) -> None:
     """`environment` is what commands see, asked for each; `$STORE` in a command is the page's variable."""
     for language, block, passed_over in blocks(page):

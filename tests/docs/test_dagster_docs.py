@@ -1,4 +1,4 @@
-"""The code in docs/dagster.md runs as printed, and its lists are complete."""
+"""The code in docs/dagster runs as printed, and its lists are complete."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ import dstl_dagster as dstl
 from dstl_dagster.keyed import write_rows
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import open_store
+from tests.docs.pages import chapters
 
 pytestmark = pytest.mark.dagster
 
-PAGE = (Path(__file__).parents[2] / "docs" / "dagster.md").read_text(encoding="utf-8")
+PAGE = "\n".join(page.read_text(encoding="utf-8") for page in chapters("dagster"))
 DAYS = ("2024-01-01", "2024-01-02")
 COLUMNS = pa.schema([("customer", pa.string()), ("total", pa.float64())])
 STATE = StateSchema.from_parts(COLUMNS.serialize().to_pybytes(), ("customer",), 128)
@@ -50,7 +51,7 @@ def program(tmp_path: Path) -> dict[str, Any]:
         "__name__": "orders",
     }
     for block in blocks("python"):
-        exec(compile(block, "docs/dagster.md", "exec", dont_inherit=True), names)
+        exec(compile(block, "docs/dagster", "exec", dont_inherit=True), names)
     return names
 
 
