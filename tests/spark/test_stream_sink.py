@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dstl_dagster.errors import ConflictError, InvalidInputError
-from dstl_dagster.spark import lines, register
+from dstl_dagster.spark import checkpointed_batches, lines, register
 from dstl_dagster.spark.streaming.micro_batches import POSITION
 
 if TYPE_CHECKING:
@@ -93,6 +93,29 @@ def test_a_mode_that_replaces_everything_is_refused(
     with pytest.raises(InvalidInputError, match="overwrites nothing: use outputMode"):
         run(job, totals, tmp_path / "ck", mode="complete")
     assert list(job.coordinator.timeline.records()) == []
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_aggregates_are_written_in_a_function(
+    job: Job, arrive: Callable[[str, range, int], Path], tmp_path: Path, mode: str
+) -> None:
+    """Update mode gives the rows that changed, complete mode all, which take the place of the state."""
+    is_complete = mode == "complete"
+    each = checkpointed_batches(
+        lambda batch, rows: batch.write_state(rows, operator="op", keys=["id"], replace=is_complete),
+        store=job.coordinator.store.uri,
+        job="job",
+    )
+    expected: dict[int, int] = {}
+    for start in range(2):
+        ids = range(start * 3, start * 3 + 5)
+        folder = arrive(f"e{start}", ids, 7)
+        totals = events(job, folder).groupBy("id").agg(F.sum("value").alias("total"))
+        writer = totals.writeStream.outputMode(mode).foreachBatch(each).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "ck")).start().awaitTermination()
+        expected |= {id_: expected.get(id_, 0) + 7 for id_ in ids}
+    assert {row.id: row.total for row in job.read_state().collect()} == expected
+    assert job.coordinator.get(2).manifest.operators["op"].report.upserts == 5  # of 8 rows in complete mode
 
 
 def test_each_batch_is_a_file_of_many_tasks(
