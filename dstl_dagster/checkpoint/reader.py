@@ -131,7 +131,7 @@ class CheckpointReader:
     def later_cost(self, checkpoint: Checkpoint) -> CheckpointCost:
         """What steps 5 and 6 of a checkpoint cost, by the try of each that wrote its record.
 
-        As far as it was noted: on a bucket, by this release or a later one. Two requests.
+        As far as it was noted: on a bucket. Two requests.
         """
         entry = checkpoint.entry
         slots = {CONFIRM: entry.completed.slot}

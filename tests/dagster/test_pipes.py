@@ -189,7 +189,7 @@ def test_a_machine_that_sees_another_store_is_told(orders: Orders) -> None:
 
     def elsewhere(extras: dict[str, Any]) -> None:
         extras["dstl"]["attempt"]["store_uri"] += "-of-another-machine"
-        with pytest.raises(NotFoundError, match="wrong job or wrong store"):
+        with pytest.raises(NotFoundError, match="or this is another store"):
             hand_over(extras)
 
     assert "handed to no process" in orders.said(orders.run(elsewhere))
