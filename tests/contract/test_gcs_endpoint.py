@@ -4,7 +4,7 @@
     export DSTL_GCS_TOKEN=$(gcloud auth print-access-token)
     python -m pytest -n0 tests/contract/test_gcs_endpoint.py tests/contract/test_gcs_protocol.py
 
-See `docs/storage.md` for what it needs, creates and deletes.
+See `docs/storage/gcs.md` for what it needs, creates and deletes.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The code in docs/changelog.md runs as printed, and its lists are complete."""
+"""The code in docs/changelog runs as printed, and its lists are complete."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from dstl_dagster.settings.changelog import _KEYS
+from tests.docs.pages import chapters
 
-PAGE = (Path(__file__).parents[2] / "docs" / "changelog.md").read_text(encoding="utf-8")
+PAGE = "\n".join(page.read_text(encoding="utf-8") for page in chapters("changelog"))
 
 
 PRINTED = {
@@ -29,7 +29,7 @@ def test_the_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
     printed = {}
     for section in PAGE.split("\n## ")[1:]:
         for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
-            exec(compile(block, "docs/changelog.md", "exec", dont_inherit=True), {})
+            exec(compile(block, "docs/changelog", "exec", dont_inherit=True), {})
             printed[section.splitlines()[0]] = capsys.readouterr().out.splitlines()
     assert printed == PRINTED
 

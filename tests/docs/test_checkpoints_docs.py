@@ -1,19 +1,19 @@
-"""docs/checkpoints.md shows what really happens, line by line, and its list of options is complete."""
+"""docs/checkpoints shows what really happens, line by line, and its list of options is complete."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from dstl_dagster.cli import main
 from dstl_dagster.settings import checkpoint as settings
+from tests.docs.pages import chapters
 
-PAGE = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+PAGE = "\n".join(page.read_text(encoding="utf-8") for page in chapters("checkpoints"))
 
 
 def shown() -> list[tuple[str, list[str]]]:
@@ -37,7 +37,7 @@ def test_the_session_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Words and numbers are as on the page."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
     (setup,) = re.findall(r"<!-- setup -->\n```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(setup, "docs/checkpoints.md", "exec", dont_inherit=True), {})
+    exec(compile(setup, "docs/checkpoints", "exec", dont_inherit=True), {})
     for command, lines in shown():
         program, *arguments = shlex.split(command.replace("$DSTL_STORE", os.environ["DSTL_STORE"]))
         assert program == "dstl"

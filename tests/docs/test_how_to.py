@@ -16,23 +16,29 @@ if TYPE_CHECKING:
 HOW_TO = ROOT / "docs" / "how-to"
 PLAIN = ("rescale", "late-data", "state-that-ends", "migrate-from-flink", "after-each-checkpoint")
 
+FOLDERS = {
+    "changelog": ("tests/docs/test_changelog_docs.py", "python"),
+    "checkpoints": ("tests/docs/test_checkpoints_docs.py", "python console"),
+    "dagster": ("tests/docs/test_dagster_docs.py", "python"),
+    "spark": ("tests/spark/test_docs.py", "python"),
+    "storage": ("tests/docs/test_storage_docs.py", "python"),
+}
+"""Pages that are one program, in reading order."""
+
 RUN_BY = {
     "README.md": ("tests/docs/test_readme.py", "python"),
-    "docs/changelog.md": ("tests/docs/test_changelog_docs.py", "python"),
-    "docs/checkpoints.md": ("tests/docs/test_checkpoints_docs.py", "python console"),
     "docs/correcting.md": ("tests/docs/test_correcting_docs.py", "python console"),
     "docs/errors.md": ("tests/unit/errors/test_error_tree.py", "python"),
-    "docs/operations.md": ("tests/docs/test_runbook.py", "console"),
+    "docs/operations/bad-days.md": ("tests/docs/test_runbook.py", "console"),
     "docs/options.md": ("tests/docs/test_options_docs.py", "python console"),
     "docs/reading.md": ("tests/docs/test_reading_docs.py", "python"),
     "docs/simulation.md": ("tests/docs/test_simulation_docs.py", "console"),
-    "docs/storage.md": ("tests/docs/test_storage_docs.py", "python"),
     "docs/tutorial.md": ("tests/docs/test_tutorial.py", "python console"),
     **{
-        str(page.relative_to(ROOT)): ("tests/docs/test_dagster_docs.py", "python")
-        for page in chapters("dagster")
+        str(page.relative_to(ROOT)): (runner, languages)
+        for folder, (runner, languages) in FOLDERS.items()
+        for page in chapters(folder)
     },
-    **{str(page.relative_to(ROOT)): ("tests/spark/test_docs.py", "python") for page in chapters("spark")},
     **{f"docs/how-to/{name}.md": ("tests/docs/test_how_to.py", "python console") for name in PLAIN},
     "docs/how-to/op-with-state.md": ("tests/docs/test_readme.py", "python"),
     "docs/how-to/clusters.md": ("tests/docs/test_how_to.py", "python"),

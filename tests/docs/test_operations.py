@@ -1,13 +1,13 @@
-"""docs/operations.md names every option and every metric."""
+"""docs/operations names every option and every metric."""
 
 from __future__ import annotations
 
 import re
 
 from dstl_dagster.settings.job import _TABLES
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, chapters
 
-PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = "\n".join(page.read_text(encoding="utf-8") for page in chapters("operations"))
 PREFIXES = (
     "dstl.dfs.",
     "dstl.state.materialize.",

@@ -1,4 +1,4 @@
-"""The twelve bad days of docs/operations.md: each is done to a job, and the page's commands are run on it."""
+"""The twelve bad days of docs/operations/bad-days.md: each is done to a job, and its commands mend it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from dstl_dagster.storage import ABSENT, ObjectStore, open_store
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from tests.docs.pages import ROOT
 
-PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition("## Twelve bad days")[2]
-DAYS = dict(re.findall(r"^### \d+\. (.+?)\n(.*?)(?=^### |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+PAGE = (ROOT / "docs" / "operations" / "bad-days.md").read_text(encoding="utf-8")
+DAYS = dict(re.findall(r"^## \d+\. (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
 SCHEMA = StateSchema.of(pa.schema({"day": pa.string(), "orders": pa.int64()}), ["day"], 4)
 Then = Iterator[None]
 """Does the harm, then checks what is true; at each `yield` the page's next block is run."""

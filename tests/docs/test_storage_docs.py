@@ -1,22 +1,23 @@
-"""The code in docs/storage.md runs as printed."""
+"""The code in docs/storage runs as printed."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "storage.md"
+from tests.docs.pages import chapters
+
+PAGE = "\n".join(page.read_text(encoding="utf-8") for page in chapters("storage"))
 
 
 def test_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """The examples of docs/storage.md run in order, in one session, and print what the page shows."""
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
+    """The examples of docs/storage run in order, in one session, and print what the page shows."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
     assert len(blocks) >= 5
     session: dict[str, object] = {}
     for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), session)
+        exec(compile(block, "docs/storage", "exec"), session)
     printed = capsys.readouterr().out
     assert "id,name\n1,ada\n" in printed
     assert "already_published" in printed

@@ -1,6 +1,6 @@
 """How many requests a checkpoint waits for, one after another: step by step, and for a stream as a whole.
 
-The table is the one in `docs/checkpoints.md`. A round trip is what `rounds.py` counts as one.
+The table is the one in `docs/checkpoints/how-it-works.md`. A round trip is what `rounds.py` counts as one.
 """
 
 from __future__ import annotations
@@ -100,8 +100,10 @@ def test_a_stream_takes_six(store, job_of, past):
 
 
 def test_the_table_in_the_docs_is_measured(store, job_of):
-    """Row by row, as in `docs/checkpoints.md`."""
-    page = (Path(__file__).parents[3] / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    """Row by row, as in `docs/checkpoints/how-it-works.md`."""
+    page = (Path(__file__).parents[3] / "docs" / "checkpoints" / "how-it-works.md").read_text(
+        encoding="utf-8"
+    )
     rows = re.findall(r"^\| (?:begins cold|made the last).*?((?:\| \d+ \(\d+\) ){4})\|$", page, re.MULTILINE)
     table = [
         [(int(rounds), int(requests)) for rounds, requests in re.findall(r"(\d+) \((\d+)\)", row)]
