@@ -52,13 +52,12 @@ if TYPE_CHECKING:
         cost_from_note,
         cost_note,
     )
+    from dstl_dagster.storage.batching import Check, component_lookups, delete_each
     from dstl_dagster.storage.copied import Origin, generation_of_copy
-    from dstl_dagster.storage.deleting import delete_each
     from dstl_dagster.storage.gcs.store import GCSObjectStore
     from dstl_dagster.storage.local.file_ranges import FileRanges
     from dstl_dagster.storage.local.private_folder import PrivateFile, PrivateFolder
     from dstl_dagster.storage.local.store import LocalObjectStore
-    from dstl_dagster.storage.lookups import Check, component_lookups
     from dstl_dagster.storage.memory import MemoryObjectStore
     from dstl_dagster.storage.open import open_store, require_store_uri, require_within
     from dstl_dagster.storage.parts import read_parts
@@ -180,11 +179,10 @@ __getattr__, __dir__ = lazy_face(
             "cost_note",
         ],
         "copied": ["Origin", "generation_of_copy"],
-        "deleting": ["delete_each"],
         "local.file_ranges": ["FileRanges"],
         "gcs": ["GCSObjectStore"],
         "local": ["LocalObjectStore"],
-        "lookups": ["Check", "component_lookups"],
+        "batching": ["Check", "component_lookups", "delete_each"],
         "memory": ["MemoryObjectStore"],
         "open": ["open_store", "require_store_uri", "require_within"],
         "parts": ["read_parts"],

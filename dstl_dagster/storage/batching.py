@@ -1,18 +1,30 @@
-"""Looking up the components of a file: one by one, or by one listing where there are many in a folder.
+"""Many look-ups or deletions with few requests: by one listing of a folder, or in batches.
 
-Owns the choice. Does not own what is expected of the objects (`checkpoint.steps.record`).
+Owns when either is worth while. Does not own what is expected of the objects (`checkpoint.steps.record`),
+what may be deleted, or how a batch is sent (`BatchDeletingStore`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import takewhile
+from typing import cast
 
-from dstl_dagster.storage.base import ObjectStat, ObjectStore
+from dstl_dagster.concurrency import in_order
+from dstl_dagster.errors import ConflictError
+from dstl_dagster.storage.base import (
+    MAX_BATCH_DELETES,
+    BatchDeletingStore,
+    ObjectStat,
+    ObjectStore,
+    Precondition,
+)
+from dstl_dagster.storage.rules import each_deleted
 
-__all__ = ["Check", "component_lookups"]
+__all__ = ["Check", "component_lookups", "delete_each"]
 
 Check = Callable[[], None]
 _LISTED_COMPONENTS = 16
@@ -55,3 +67,25 @@ class _Listing:
                 listed = self._home.list(self._prefix, start_offset=min(self._names))
                 self._stats = {each.name: each for each in takewhile(lambda each: each.name <= last, listed)}
         return self._stats.get(name)
+
+
+def delete_each(
+    store: ObjectStore, objects: Sequence[tuple[str, Precondition]], *, threads: int
+) -> Iterator[bool | ConflictError]:
+    """Delete each of them, while it is iterated; one answer each, in their order.
+
+    `True`: this call deleted it; `False`: it was not there; a conflict is returned, not raised. `threads`:
+    requests under way together, at most. Raises: as `ObjectStore.delete`.
+    """
+    size = MAX_BATCH_DELETES if store.capabilities.batch_deletes else 1
+    parts = [objects[at : at + size] for at in range(0, len(objects), size)]
+
+    def delete_part(part: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
+        # One alone needs no envelope.
+        if store.capabilities.batch_deletes and len(part) > 1:
+            return cast("BatchDeletingStore", store).delete_all(part)
+        return each_deleted(lambda name, wanted: store.delete(name, precondition=wanted), part)
+
+    with closing(in_order([partial(delete_part, part) for part in parts], threads, "dstl-delete")) as results:
+        for answers in results:
+            yield from answers
