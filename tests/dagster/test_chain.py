@@ -20,8 +20,8 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 DRAWN = """\
 ● chk-00000005  2024-01-03, 1 file, resumes here
 ● chk-00000004  2024-01-02, 1 file
-│ ○ chk-00000003  2024-01-03, 1 file, undone by a restore, on 2
-│ ○ chk-00000002  2024-01-02, 1 file, savepoint before-the-fix, undone by a restore, on 1
+│ ○ chk-00000003  2024-01-03, 1 file, undone, on 2
+│ ○ chk-00000002  2024-01-02, 1 file, savepoint before-the-fix, undone, on 1
 ├─╯
 ● chk-00000001  2024-01-01, 1 file"""
 
@@ -83,13 +83,15 @@ def test_a_checkpoints_page_answers(days: Days, daemon: Daemon) -> None:
     assert len(events) == 3
     for number, event in enumerate(events, 1):
         said = {name: str(entry.value) for name, entry in event.metadata.items()}
-        assert said["state size"].endswith("B")
-        assert said["a restore reads"].endswith(f"in {number - 1} run{'' if number == 2 else 's'} above")
+        assert [*said][:5] == ["resumes at", "next partition", "rows", "size", "took"]
+        assert said["resumes at"] == f"calendar: 2024-01-0{number + 1}T00:00:00+00:00"
+        assert said["next partition"] == f"2024-01-0{number + 1}"
+        assert f"of changes in {number - 1} run{'' if number == 2 else 's'} above" in said["size"]
         assert f"out/2024-01-0{number}/0.txt`, 23 B" in said["file names"]
         first = said["chain"].splitlines()[2]
         assert first == f"● chk-0000000{number}  2024-01-0{number}, 1 file, resumes here"
         assert said["restorable"].count("[chk-") == number
         if number > 1:
-            assert f"[chk-0000000{number - 1}](/assets/days/checkpoints?" in said["parent checkpoint"]
+            assert f"[chk-0000000{number - 1}](/assets/days/checkpoints?" in said["parent"]
     (files, *_) = days.events("files")
     assert "partition=chk-0000000" in str(files.metadata["checkpoint page"].value)

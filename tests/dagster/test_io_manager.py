@@ -143,6 +143,21 @@ def test_a_day_out_of_order_is_refused(tmp_path: Path, instance: dg.DagsterInsta
         _run([latest], tmp_path.as_uri(), instance, partition_key="2024-01-02")
 
 
+def test_a_day_that_is_refused_is_not_shown_as_failed(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """Nothing was written of it: the run fails, and the day stays missing, or materialized."""
+    store, key = tmp_path.as_uri(), latest.key
+    refused = _run([latest], store, instance, partition_key="2024-01-02", raise_on_error=False)
+    assert not refused.success
+    assert not any(instance.get_status_by_partition(key, ["2024-01-02"], DAYS).values())
+    for day in ("2024-01-01", "2024-01-02"):
+        assert _run([latest], store, instance, partition_key=day).success
+    again = _run([latest], store, instance, partition_key="2024-01-01", raise_on_error=False)
+    assert not again.success
+    days = ["2024-01-01", "2024-01-02"]
+    status = instance.get_status_by_partition(key, days, DAYS)
+    assert status == dict.fromkeys(days, dg.AssetPartitionStatus.MATERIALIZED)
+
+
 @pytest.mark.parametrize(
     ("metadata", "result", "message"),
     [

@@ -11,7 +11,8 @@ import json
 import types
 import typing
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from dagster._utils.cached_method import cached_method  # no public name
 from pydantic import Field, PrivateAttr
 
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, OperatorReport
-from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import source_id
 from dstl_dagster.orchestration.define.merge_rule import is_spark_rows
 from dstl_dagster.orchestration.define.output_checks import OutputChecks
@@ -31,6 +32,7 @@ from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.inject.new_name import refuse_new_name
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.inject.turns import TakeOver, Turn
+from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.partitions import (
     interval,
@@ -40,6 +42,7 @@ from dstl_dagster.orchestration.partitions import (
 )
 from dstl_dagster.orchestration.program import asset_source, claim_of_output, step_of
 from dstl_dagster.orchestration.report.events import state_metadata
+from dstl_dagster.orchestration.report.marks import leave_as_it_was
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata
 from dstl_dagster.timeline import BatchKey
 
@@ -103,31 +106,51 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             step = step_of(context)
             owner = None if step is None else owner_of(step.dagster_run, step.step.key)
             coordinator = self.changelog.coordinator(target.job, owner=owner)
-            if context.has_asset_key and step is not None:
-                require_shown_timeline(step.dagster_run, step.instance, coordinator, context.asset_key)
             checkpoint = self._complete(context, coordinator, target, obj)
-        said = {**state_metadata(checkpoint, coordinator.prices), **shown_metadata(coordinator, checkpoint)}
+        said = {
+            **state_metadata(checkpoint, coordinator.prices, coordinator.store.uri),
+            **shown_metadata(coordinator, checkpoint),
+        }
         context.add_output_metadata(said)
 
     def _complete(
         self, context: dg.OutputContext, coordinator: CheckpointCoordinator, target: Target, rows: Any
     ) -> Checkpoint:
         """The checkpoint that holds the rows: a new one, or that of an earlier try of this step."""
+        with _left_as_it_was(context, coordinator.job):
+            batch = self._opened(context, coordinator, target)
+        if isinstance(batch, Checkpoint):
+            return batch
+        scope: Scope | None = None
+        if target.table is not None and target.partitions is not None:
+            scope = target.table.slice(target.partitions)
+        try:
+            batch.add(_written(batch, target, rows, scope))
+        except Exception as error:
+            batch.abort(f"{type(error).__name__}: {error}")
+            raise
+        batch.merge_due_runs()
+        return batch.complete(clean_up_every=self.clean_up_every)
+
+    def _opened(
+        self, context: dg.OutputContext, coordinator: CheckpointCoordinator, target: Target
+    ) -> Batch | Checkpoint:
+        """A new batch, or the checkpoint that holds it. Raises: where it is refused, before step 1."""
         step, partitions = step_of(context), target.partitions
         if step is None:  # a test has built the context: each call is an execution of its own
             run, execution = dg.DagsterRun("none"), str(uuid.uuid4())
         else:
             run = step.dagster_run
             execution = execution_of(run, step.step.key, step.instance)
+        if context.has_asset_key and step is not None:
+            require_shown_timeline(step.dagster_run, step.instance, coordinator, context.asset_key)
         claim = claim_of_output(
             context, target.rule.operator, None if target.table is None else target.table.columns
         )
-        scope: Scope | None = None
         window = None
         if partitions is None:
             key = claim.key(f"run:{execution}/{'' if step is None else step.step.key}")
         elif target.table is not None:
-            scope = target.table.slice(partitions)
             name = partitions[0] if len(partitions) == 1 else in_words(partitions)
             key = claim.key(name, f"run:{execution}")
         else:
@@ -165,14 +188,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             )
 
         turn = None if step is None else Turn(step, run, step.step.key, coordinator)
-        batch = opened(False) if turn is None else turn.taken(opened)
-        try:
-            batch.add(_written(batch, target, rows, scope))
-        except Exception as error:
-            batch.abort(f"{type(error).__name__}: {error}")
-            raise
-        batch.merge_due_runs()
-        return batch.complete(clean_up_every=self.clean_up_every)
+        return opened(False) if turn is None else turn.taken(opened)
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The rows of the upstream asset's partitions, or its state, in the form of the input's type."""
@@ -239,6 +255,20 @@ def _plain(context: dg.OutputContext, obj: Any) -> Any:
             'plain JSON: name the key columns of its rows, as Out(metadata={"dstl/keys": [...]}), or give '
             "that output an IO manager of its own (io_manager_key)"
         ) from error
+
+
+@contextmanager
+def _left_as_it_was(context: dg.OutputContext, job: str) -> Iterator[None]:
+    """Around all that comes before step 1: what is refused here fails the run, and not its partitions."""
+    try:
+        yield
+    except (ConflictError, InvalidInputError):
+        step = step_of(context)
+        if step is not None and context.has_asset_key and context.has_asset_partitions:
+            for partition in context.asset_partition_keys:
+                assets = JobAssets.defined(job)
+                leave_as_it_was(step.instance, assets, context.asset_key, partition, step.run_id)
+        raise
 
 
 def _handed_on_as(output: dg.OutputContext) -> str:

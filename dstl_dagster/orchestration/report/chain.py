@@ -79,7 +79,7 @@ def _line(assets: JobAssets, view: TimelineView, entry: CheckpointEntry, names: 
         "resumes here" if entry.checkpoint_id == view.last_completed_id else "",
         f"{counted(blocked, 'file')} blocked" if blocked else "",
         f"savepoint {', '.join(names)}" if names else "",
-        f"undone by a restore, on {completed.parent or 'none'}" if left_behind else "",
+        f"undone, on {completed.parent or 'none'}" if left_behind else "",
     ]
     mark = "│ ○" if left_behind else "●"
     return f"{mark} {assets.partition_key(entry.checkpoint_id)}  {', '.join(filter(None, notes))}".rstrip()

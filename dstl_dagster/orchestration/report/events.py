@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.clock import SystemClock
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import JobNames, counted, readable_bytes
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
@@ -33,10 +35,12 @@ from dstl_dagster.orchestration.keys import (
     JobAssets,
 )
 from dstl_dagster.orchestration.owners import in_words, owner_link
+from dstl_dagster.orchestration.partitions import next_partition
 from dstl_dagster.orchestration.report.chain import chain_metadata, partition_link
 from dstl_dagster.orchestration.report.measures import (
     cost_measures,
     cost_table,
+    is_counted,
     measure,
     mebibytes,
     row_measures,
@@ -89,7 +93,8 @@ class Reporter:
 
     `owner` is whose attempt made the checkpoint; `None` where that is not known. `restored_in` is the slot of
     the restore that the event tells of, if it tells of one. `view` is of the timeline, for the picture of the
-    chain; without it there is none. `now` is by the reporter.
+    chain; without it there is none. `partitions_def` is of the state, for the next one. `now` is by the
+    reporter.
     """
 
     kind: str
@@ -99,6 +104,7 @@ class Reporter:
     owner: str | None = None
     restored_in: int | None = None
     view: TimelineView | None = None
+    partitions_def: dg.PartitionsDefinition[Any] | None = None
     now: datetime = field(default_factory=lambda: SystemClock().now())
 
 
@@ -106,52 +112,74 @@ def checkpoint_materialization(
     assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter
 ) -> dg.AssetMaterialization:
     """The event of a completed checkpoint."""
-    parent = _parent(checkpoint.parent)
-    manifest = checkpoint.manifest
+    manifest, completed, rows = checkpoint.manifest, checkpoint.entry.completed, checkpoint.manifest.rows
     metadata: dict[str, Any] = {
-        "checkpoint": str(checkpoint.checkpoint_id),
-        "parent": parent,
-        "size": f"{readable_bytes(manifest.state_bytes)} of changelog, "
-        f"{readable_bytes(manifest.file_bytes)} of files",
-        **_state_size(checkpoint),
-        **row_measures(manifest.rows),
-        **_links(assets, checkpoint, reporter),
-        "sources": _source_table(checkpoint),
+        **_at_a_glance(checkpoint, reporter),
+        "parent": _parent(assets, checkpoint.parent),
+        **({} if reporter.view is None else chain_metadata(assets, reporter.view, reporter.now)),
+        **({"file names": file_links(checkpoint, reporter.store_uri)} if manifest.files else {}),
+        **published(checkpoint),
         **({"look at": "; ".join(noted)} if (noted := manifest.begun_beside_idle) else {}),
+        **_when_and_who(completed, reporter),
+        "checkpoint": str(checkpoint.checkpoint_id),
+        "sources": _source_table(checkpoint),
         "operators": _operator_table(checkpoint),
+        **({} if manifest.cost is None else {"cost": cost_table(manifest.cost, reporter.prices)}),
+        "manifest": store_location(reporter.store_uri, completed.manifest),
         # Numbers become plots, so only measures are numbers; ids are text.
         "changes": manifest.changes,
+        **({"rows at most": rows.most} if rows is not None and rows.most is not None else {}),
         "changelog MiB": mebibytes(manifest.state_bytes),
+        **_state_mebibytes(checkpoint),
         "files": len(manifest.files),
         "file MiB": mebibytes(manifest.file_bytes),
         "batch seconds": measure(manifest.persist_seconds),
-        "seconds": f"{manifest.persist_seconds:.1f} of the batch (steps 1 to 3), "
-        f"{checkpoint.entry.completed.seconds:.3f} of step 5",
-        "manifest": store_location(reporter.store_uri, checkpoint.entry.completed.manifest),
-        **_when_and_who(checkpoint.entry.completed, reporter),
-        **cost_measures(checkpoint, reporter.prices),
+        **cost_measures(checkpoint, reporter.prices, reporter.store_uri),
     }
-    if manifest.cost is not None:
-        metadata["cost"] = cost_table(manifest.cost, reporter.prices)
+    on = "the first" if checkpoint.parent is None else f"on checkpoint {checkpoint.parent}"
     return dg.AssetMaterialization(
         asset_key=assets.checkpoints_key,
         partition=assets.partition_key(checkpoint.checkpoint_id),
-        description=f"checkpoint {checkpoint.checkpoint_id} of {assets.job}, on {parent}",
-        tags=_tags(checkpoint.entry.completed, reporter),
+        description=f"checkpoint {checkpoint.checkpoint_id} of {assets.job}, {on}",
+        tags=_tags(completed, reporter),
         metadata=metadata,
     )
 
 
-def _links(assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter) -> dict[str, dg.MetadataValue]:
-    """Where the page leads to: the parent, the other checkpoints, and the files."""
-    links = {}
-    if checkpoint.parent is not None:
-        links["parent checkpoint"] = _page(assets, checkpoint.parent)
-    if reporter.view is not None:
-        links |= chain_metadata(assets, reporter.view, reporter.now)
-    if checkpoint.manifest.files:
-        links["file names"] = file_links(checkpoint, reporter.store_uri)
-    return links | published(checkpoint)
+def _at_a_glance(checkpoint: Checkpoint, reporter: Reporter) -> dict[str, str]:
+    """The first lines of a checkpoint's page."""
+    manifest = checkpoint.manifest
+    stands = [
+        f"{name}: {each.position if isinstance(each.position, str) else json.dumps(each.position)}"
+        for name, each in sorted(manifest.sources.items())
+    ]
+    glance = {"resumes at": "; ".join(stands) or "no source has a position"}
+    following = _next_partition(checkpoint, reporter)
+    if following is not None:
+        glance["next partition"] = following
+    whole = manifest.rows
+    known = whole is not None and whole.most is not None
+    all_rows = f", {whole.in_words()} in all" if whole is not None and known else ""
+    glance["rows"] = f"{manifest.changes} changed{all_rows}"
+    sizes = [f"{readable_bytes(manifest.state_bytes)} of changelog", *_state_size(checkpoint)]
+    if manifest.files:
+        sizes.append(f"{readable_bytes(manifest.file_bytes)} of files")
+    glance["size"] = "; ".join(sizes)
+    cost = manifest.cost
+    spent = counted(cost.total.requests, "request") if cost is not None and is_counted(cost) else ""
+    glance["took"] = ", ".join(filter(None, [f"{manifest.persist_seconds:.1f} s", spent]))
+    return glance
+
+
+def _next_partition(checkpoint: Checkpoint, reporter: Reporter) -> str | None:
+    """The one that begins where the source of the checkpoint's batch stands."""
+    definition, batch = reporter.partitions_def, checkpoint.entry.completed.batch
+    source = None if batch is None else checkpoint.manifest.sources.get(batch.source)
+    if source is None or not isinstance(definition, dg.TimeWindowPartitionsDefinition):
+        return None
+    with suppress(InvalidInputError):
+        return next_partition(definition, source.position)
+    return None
 
 
 def child_observation(assets: JobAssets, completed: Completed) -> dg.AssetObservation:
@@ -166,8 +194,17 @@ def child_observation(assets: JobAssets, completed: Completed) -> dg.AssetObserv
     )
 
 
-def published_observation(assets: JobAssets, checkpoint: Checkpoint) -> dg.AssetObservation:
-    """On the checkpoint's own page, whose event is older: whether its files have their final names."""
+def published_observation(
+    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter
+) -> dg.AssetObservation:
+    """On the checkpoint's own page, whose event is older: whether its files have their final names, and the
+    chain anew where some are blocked.
+    """
+    chain = (
+        {}
+        if reporter.view is None or not checkpoint.blocked
+        else chain_metadata(assets, reporter.view, reporter.now)
+    )
     number = checkpoint.checkpoint_id
     version = files_version(checkpoint.attempt, checkpoint.entry.committed)
     return dg.AssetObservation(
@@ -175,7 +212,7 @@ def published_observation(assets: JobAssets, checkpoint: Checkpoint) -> dg.Asset
         partition=assets.partition_key(number),
         description=f"what step 6 made of the files of checkpoint {number}",
         tags={TAG_CHECKPOINT: str(number), TAG_VERSION: f"{version}-files"},
-        metadata=published(checkpoint),
+        metadata={**published(checkpoint), **chain},
     )
 
 
@@ -250,16 +287,15 @@ def subsumed_materialization(
     assets: JobAssets, completed: Completed, reporter: Reporter
 ) -> dg.AssetMaterialization:
     """The event of a checkpoint whose manifest was deleted before it was reported: its record is left."""
-    parent = _parent(completed.parent)
     return dg.AssetMaterialization(
         asset_key=assets.checkpoints_key,
         partition=assets.partition_key(completed.checkpoint_id),
-        description=f"checkpoint {completed.checkpoint_id} of {assets.job}, on {parent}; subsumed since",
+        description=f"checkpoint {completed.checkpoint_id} of {assets.job}, subsumed since",
         tags=_tags(completed, reporter),
         metadata={
             "files": len(completed.files),
             "checkpoint": str(completed.checkpoint_id),
-            "parent": parent,
+            "parent": _parent(assets, completed.parent),
             **_when_and_who(completed, reporter),
             "state": "subsumed, and its manifest is deleted: it cannot be restored",
         },
@@ -339,26 +375,24 @@ def files_event(
     )
 
 
-def state_bytes_in_words(checkpoint: Checkpoint) -> str:
-    """What the whole state takes up, and so what a restore reads at most; empty without any."""
+def _state_size(checkpoint: Checkpoint) -> list[str]:
+    """The whole state, as against what this checkpoint added, in words; empty without any."""
     sizes = [entry.sizes for entry in checkpoint.manifest.operators.values()]
-    return readable_bytes(sum(each.whole_bytes + each.log_bytes for each in sizes)) if sizes else ""
-
-
-def _state_size(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The whole state, as against what this checkpoint added; nothing without any."""
-    words = state_bytes_in_words(checkpoint)
-    if not words:
-        return {}
-    sizes = [entry.sizes for entry in checkpoint.manifest.operators.values()]
+    if not sizes:
+        return []
     whole_bytes, log_bytes = sum(each.whole_bytes for each in sizes), sum(each.log_bytes for each in sizes)
     runs = max(each.log_runs for each in sizes)
-    return {
-        "state size": words,
-        "a restore reads": f"{readable_bytes(whole_bytes)}, and {readable_bytes(log_bytes)} of changes in "
-        f"{counted(runs, 'run')} above",
-        "state MiB": mebibytes(whole_bytes + log_bytes),
-    }
+    return [
+        f"{readable_bytes(whole_bytes + log_bytes)} of state, of which a restore reads "
+        f"{readable_bytes(whole_bytes)} and {readable_bytes(log_bytes)} of changes in "
+        f"{counted(runs, 'run')} above"
+    ]
+
+
+def _state_mebibytes(checkpoint: Checkpoint) -> dict[str, float]:
+    sizes = [entry.sizes for entry in checkpoint.manifest.operators.values()]
+    whole = sum(each.whole_bytes + each.log_bytes for each in sizes)
+    return {"state MiB": mebibytes(whole)} if sizes else {}
 
 
 def _page(assets: JobAssets, checkpoint_id: int) -> dg.MetadataValue:
@@ -375,7 +409,7 @@ def state_materialization(
         description=f"state at checkpoint {checkpoint.checkpoint_id}",
         tags=_tags(checkpoint.entry.completed, reporter),
         metadata={
-            **state_metadata(checkpoint, reporter.prices),
+            **state_metadata(checkpoint, reporter.prices, reporter.store_uri),
             **_when_and_who(checkpoint.entry.completed, reporter),
         },
     )
@@ -409,14 +443,14 @@ def _when_and_who(completed: Completed, reporter: Reporter) -> dict[str, Any]:
     return {**said, _UPDATED: dg.MetadataValue.timestamp(completed.recorded_at)}
 
 
-def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
+def state_metadata(checkpoint: Checkpoint, prices: StoragePrices, store_uri: str) -> dict[str, Any]:
     """The metadata of the materialization of the state itself."""
     return {
         "checkpoint": str(checkpoint.checkpoint_id),
         "changed rows": checkpoint.manifest.changes,
         "changelog MiB": mebibytes(checkpoint.manifest.state_bytes),
         "operators": _operator_table(checkpoint),
-        **cost_measures(checkpoint, prices),
+        **cost_measures(checkpoint, prices, store_uri),
     }
 
 
@@ -436,7 +470,7 @@ def output_of_state(coordinator: CheckpointCoordinator, attempt: Attempt, step: 
     reporter = Reporter("run", coordinator.store.uri, timeline, coordinator.prices)
     tags = {TAG_JOB: coordinator.job, **_tags(checkpoint.entry.completed, reporter, step)}
     version = dg.DataVersion(tags.pop(TAG_VERSION))  # a tag that Dagster sets
-    return StateOutput(state_metadata(checkpoint, coordinator.prices), tags, version)
+    return StateOutput(state_metadata(checkpoint, coordinator.prices, coordinator.store.uri), tags, version)
 
 
 def _source_table(checkpoint: Checkpoint) -> dg.MetadataValue:
@@ -456,8 +490,10 @@ def _source_table(checkpoint: Checkpoint) -> dg.MetadataValue:
     return dg.MetadataValue.table(rows or [dg.TableRecord({"source": "none"})])
 
 
-def _parent(checkpoint_id: int | None) -> str:
-    return "none (the first)" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
+def _parent(assets: JobAssets, checkpoint_id: int | None) -> dg.MetadataValue:
+    if checkpoint_id is None:
+        return dg.MetadataValue.text("none (the first)")
+    return _page(assets, checkpoint_id)
 
 
 def _tags(completed: Completed, reporter: Reporter, step: str = "5") -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from dstl_dagster.keyed import StateRows
 from dstl_dagster.settings import StoragePrices
 from dstl_dagster.storage import CheckpointCost
 
-__all__ = ["MICRO", "cost_measures", "cost_table", "measure", "mebibytes", "row_measures"]
+__all__ = ["MICRO", "cost_measures", "cost_table", "is_counted", "measure", "mebibytes", "row_measures"]
 
 MICRO: Final = 1_000_000
 _MIB: Final = 1024**2
@@ -41,16 +41,21 @@ def row_measures(rows: StateRows | None, exact: str = "") -> dict[str, Any]:
     return {**said, exact: rows.exact} if exact and rows.exact is not None else said
 
 
-def cost_measures(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
-    """Of steps 1 to 4; nothing where they were not counted."""
+def is_counted(cost: CheckpointCost) -> bool:
+    """Whether all of steps 1 to 4 were: a driver that opened the attempt elsewhere counts its own alone."""
+    return {"trigger", "record"} <= set(cost.steps)
+
+
+def cost_measures(checkpoint: Checkpoint, prices: StoragePrices, store_uri: str) -> dict[str, Any]:
+    """Of steps 1 to 4; nothing where they were not counted. A folder has no price."""
     cost = checkpoint.manifest.cost
-    if cost is None:
+    if cost is None or not is_counted(cost):
         return {}
-    return {
-        "requests": cost.total.requests,
-        # Dollars would be too small for the axis of a plot.
-        "cost micro-USD": measure(cost.total.usd(prices) * MICRO),
-    }
+    requests = {"requests": cost.total.requests}
+    if not store_uri.startswith("gs://"):
+        return requests
+    # Dollars would be too small for the axis of a plot.
+    return {**requests, "cost micro-USD": measure(cost.total.usd(prices) * MICRO)}
 
 
 def cost_table(cost: CheckpointCost, prices: StoragePrices) -> dg.MetadataValue:

@@ -306,7 +306,7 @@ def _of_committed(
     if has_files:
         partition = page.partition(page.files, completed)
         if _has_page(history.view, completed.checkpoint_id):
-            events += _lacking([says.published_observation(assets, checkpoint)], shown)
+            events += _lacking([says.published_observation(assets, checkpoint, reporter)], shown)
         events.append(says.files_event(assets, checkpoint, reporter, partition))
         if checkpoint.blocked and partition is not None:
             marks = (blocked_mark(assets, checkpoint, partition),)

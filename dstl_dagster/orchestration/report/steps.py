@@ -86,7 +86,15 @@ class Step:
     def reporter(self) -> Reporter:
         coordinator, owner = self.coordinator, owner_of(self.context.run)
         view = coordinator.timeline.seen()
-        return Reporter("run", coordinator.store.uri, view.timeline_id, coordinator.prices, owner, view=view)
+        return Reporter(
+            "run",
+            coordinator.store.uri,
+            view.timeline_id,
+            coordinator.prices,
+            owner,
+            view=view,
+            partitions_def=_partitions_def(self.context),
+        )
 
     def page(self, own: Checkpoint | None = None, *, shows_state: bool = False) -> Page:
         """Where the run's definitions show the job.

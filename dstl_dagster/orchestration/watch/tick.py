@@ -231,6 +231,7 @@ class TimelineFollower:
             coordinator.prices,
             owner,
             view=view,
+            partitions_def=next(iter(self._page.states.values()), None) or self._page.files,
         )
 
     def _is_awaited(self, owner: str, since: datetime) -> bool:
