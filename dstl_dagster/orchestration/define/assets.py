@@ -1,6 +1,6 @@
 """A job as assets: the state as a graph of retryable ops; beside it operators, files and checkpoints.
 
-Owns the specs and their dependencies. Does not own what the ops do (`steps`) or what events say (`lineage`).
+Owns the specs and their dependencies. Does not own what the ops do (`steps`) or what events say (`events`).
 """
 
 from __future__ import annotations

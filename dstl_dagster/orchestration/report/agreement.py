@@ -1,7 +1,7 @@
 """Whether the partitions that Dagster shows are those that the timeline holds.
 
 Owns the comparison: of the checkpoints that can be restored, and of the days (or hours) that are
-materialized. Does not own adding and deleting the partitions of checkpoints (`reporting`), or what is
+materialized. Does not own adding and deleting the partitions of checkpoints (`reconcile`), or what is
 reported of a restore (`steps`): Dagster keeps a materialized partition for ever, so that only a check can say
 that a restore took it away.
 """

@@ -1,0 +1,105 @@
+"""What is reported is what should be shown, less what is: values in, events out, without an instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+from dstl_dagster.orchestration.report.events import Event, Reporter
+from dstl_dagster.orchestration.report.reconcile import History, Page, Report, show_newest, to_report
+
+if TYPE_CHECKING:
+    from tests.dagster.conftest import Days
+
+pytestmark = pytest.mark.dagster
+
+FIRST, SECOND = "2024-01-01", "2024-01-02"
+REPORTER = Reporter("sensor", "memory://x", "00ff")
+
+
+@dataclass
+class Written:
+    """The events that a page has, in the order in which they were written."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def has(self, key: dg.AssetKey, version: str) -> bool:
+        wanted = (key, version)
+        return wanted in [(each.asset_key, (each.tags or {})["dagster/data_version"]) for each in self.events]
+
+    def newest(self, key: dg.AssetKey, partition: str | None = None) -> dg.AssetMaterialization | None:
+        made = [each for each in self._made(key) if partition in (None, each.partition)]
+        return made[-1] if made else None
+
+    def partitions(self, key: dg.AssetKey) -> set[str]:
+        return {each.partition for each in self._made(key) if each.partition is not None}
+
+    def _made(self, key: dg.AssetKey) -> list[dg.AssetMaterialization]:
+        made = [each for each in self.events if isinstance(each, dg.AssetMaterialization)]
+        return [each for each in made if each.asset_key == key]
+
+
+def reconciled(days: Days, written: Written) -> Report:
+    """All records once, each on what the ones before it have left."""
+    coordinator = days.coordinator()
+    history = History.of(coordinator, coordinator.timeline.tail())
+    assets = days.code.JOB
+    page = Page(assets, days.instance, days.code.DAYS, {assets.state_key: days.code.DAYS})
+    total = Report()
+    for record in coordinator.timeline.records():
+        found = to_report(record, history, page, written, REPORTER)
+        written.events += found.events
+        total += found
+    again = show_newest(Report(), history, page, written, REPORTER)
+    written.events += again.events
+    return total + again
+
+
+def test_all_that_a_timeline_says_is_lacking_once(days: Days) -> None:
+    """Of an empty page all of it; of the page after that nothing."""
+    days.code.make_outside(days.uri, FIRST)
+    days.code.make_outside(days.uri, SECOND)
+    written, assets = Written(), days.code.JOB
+    made = reconciled(days, written)
+    for key, partitions in (
+        (assets.checkpoints_key, ["chk-00000001", "chk-00000002"]),
+        (assets.files_key, [FIRST, SECOND]),
+        (assets.state_key, [FIRST, SECOND]),
+    ):
+        assert [event.partition for event in made.materialized(key)] == partitions
+    assert not made.marks
+    assert not reconciled(days, written)
+
+
+def test_what_was_written_before_a_crash_is_not_lacking(days: Days) -> None:
+    """Wherever the writer died: what it wrote and what is lacking are all of it, nothing twice."""
+    days.code.make_outside(days.uri, FIRST)
+    whole = Written()
+    reconciled(days, whole)
+    for count in range(len(whole.events)):
+        written = Written(whole.events[:count])
+        reconciled(days, written)
+        assert [each.tags for each in written.events] == [each.tags for each in whole.events]
+
+
+def test_a_restore_takes_back_what_is_shown_alone(days: Days) -> None:
+    """The day that shows what it undid is marked; one that was never shown, or ran again, is not."""
+    days.code.make_outside(days.uri, FIRST)
+    days.code.make_outside(days.uri, SECOND)
+    shown, late = Written(), Written()
+    reconciled(days, shown)
+    days.coordinator().restore(1)
+    (mark,) = reconciled(days, shown).marks
+    assert set(mark.partitions) == {days.code.JOB.files_key, days.code.JOB.state_key}
+    assert set(mark.partitions.values()) == {(SECOND,)}
+    newest = shown.newest(days.code.JOB.checkpoints_key)
+    assert newest is not None
+    assert newest.partition == "chk-00000001"
+    assert not reconciled(days, late).marks
+    assert late.partitions(days.code.JOB.files_key) == {FIRST}
+    days.code.make_outside(days.uri, SECOND)
+    reconciled(days, shown)
+    assert not reconciled(days, shown), "it ran again, and shows that"
