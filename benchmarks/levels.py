@@ -127,9 +127,10 @@ def measure(kind: str, row_count: int, checkpoints: int) -> Numbers:
     }
 
 
-HEAD = """\
-| keys | rows | change | written | ratio | checkpoint | slowest | read | to Parquet | 1 key | 100 keys | 10,000 keys |
-|---|---|---|---|---|---|---|---|---|---|---|---|"""
+COLUMNS = (
+    *("keys", "rows", "change", "written", "ratio", "checkpoint", "slowest", "read", "to Parquet"),
+    *(f"{count:,} keys" for count in LOOK_UPS),
+)
 
 
 def row_of(found: Numbers) -> str:
@@ -155,7 +156,7 @@ def main() -> None:
     arguments = parser.parse_args()
     sizes = arguments.rows or [10**5, 10**6, 10**7]
     print(conditions("pyarrow", "numpy"), flush=True)
-    print(HEAD, flush=True)
+    print(f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS), sep="\n", flush=True)
     found = []
     for kind in ("same", "spread"):
         for row_count in [*sizes, *([10**8] if arguments.large else [])]:

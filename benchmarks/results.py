@@ -7,6 +7,7 @@
 
 peers     10,000 upserts against the size of the state, and reading all rows against the upserts before: this
           package, the table as Parquet written anew, and each peer that is installed, in turns
+levels    bytes and CPU of a checkpoint against the size of the state, of keys that repeat and of spread ones
 commit    a commit against the number of components, each answer 50 ms late; beside it, Flink's algorithm
 history   requests of a new process, and names that it lists, against the number of checkpoints before it
 spark     a micro-batch against the number of keys, beside Spark's state store; files, beside its file sink
@@ -23,13 +24,15 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from checkpoint import CHANGES, OPERATOR, begin, checkpoint, coordinator_on, measure_history, rows
 from conditions import conditions
 from folders import fresh_folder
+from levels import measure
 from recoverable import ANSWER_SECONDS, measure_commits
 from results_page import Curve, Plot, Point, draw, page_of, with_quotes
 
@@ -86,6 +89,29 @@ def peers(quick: bool) -> Iterator[Plot]:
     yield from upserts(quick, unfolded_log(row_count, lengths, 5))
 
 
+def levels(quick: bool) -> Iterator[Plot]:
+    sizes, checkpoints = ([10**5], 10) if quick else ([10**5, 10**6, 10**7], 200)
+    found = {kind: [measure(kind, size, checkpoints) for size in sizes] for kind in ("same", "spread")}
+    yield from plots_of_levels(found)
+
+
+def plots_of_levels(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Plot]:
+    """`found`: by kind of keys what `measure` says of each size."""
+    said = {"same": "of the same 100,000 keys", "spread": "of keys spread over the state"}
+    checkpoints = next(iter(found.values()))[0]["checkpoints"]
+    title = "Changing 10,000 rows in levels"
+    told = f"{conditions('numpy')}; {checkpoints} checkpoints, not synced."
+
+    def curve(kind: str, value: Callable[[Mapping[str, Any]], float]) -> Curve:
+        return Curve(said[kind], [Point(each["rows"], [value(each)]) for each in found[kind]])
+
+    kib = [curve(kind, lambda each: each["written_kb"] / 1.024) for kind in found]
+    seconds = [curve(kind, lambda each: each["total_seconds"] / each["checkpoints"]) for kind in found]
+    across = "rows of the state"
+    yield Plot("results-levels-bytes", title, across, "KiB written, mean", kib, told)
+    yield Plot("results-levels-seconds", title, across, "seconds of CPU, mean", seconds, told)
+
+
 def commit(quick: bool) -> Iterator[Plot]:
     counts = [4, 40] if quick else [8, 32, 128, 512]
     # Flink's algorithm takes half a minute for 512, nearly all of it answers that are 50 ms late.
@@ -132,6 +158,7 @@ def flink(quick: bool) -> Iterator[Plot]:
 
 PARTS: dict[str, Callable[[bool], Iterator[Plot]]] = {
     "peers": peers,
+    "levels": levels,
     "commit": commit,
     "history": history,
     "spark": spark,

@@ -22,6 +22,8 @@ FILES: Final = (
     "results-state-seconds",
     "results-state-bytes",
     "results-log",
+    "results-levels-bytes",
+    "results-levels-seconds",
     "results-commit",
     "results-history",
     "results-stream-seconds",
