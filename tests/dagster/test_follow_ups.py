@@ -64,6 +64,7 @@ def test_a_blocked_file_is_seen_on_the_checkpoints_page(days: Days, daemon: Daem
     (name,) = (file.name for file in days.coordinator().get(1).blocked)
     assert blocked["blocked"].startswith(f"* `{name}`: ")
     assert "is a foreign object" in blocked["blocked"]
+    assert "1 file blocked" in blocked["chain"]
     days.coordinator().resolve(1, name, "replace")
     daemon.tick()
     assert told(days, 1)[1:] == [{"published": FILES}]

@@ -208,7 +208,8 @@ def _check_target(store: ObjectStore, final: GSBlobIdentifier) -> None:
     if there is not None:
         raise ConflictError(
             f"{final.object_name} already exists (generation {there.generation}) and does not belong to this "
-            "checkpoint: move it away and run the step again, or write to another name",
+            "checkpoint: move it away and run the step again (in Dagster, re-execute the run from failure), "
+            "or write to another name",
             kind=ErrorKind.FOREIGN_OBJECT,
         )
 
