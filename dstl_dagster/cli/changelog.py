@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from dstl_dagster.cli.options import with_job_options
+from dstl_dagster.cli.options import as_json_option, with_job_options
 from dstl_dagster.cli.output import say
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.settings import JobOptions
@@ -31,9 +31,9 @@ def changelog_group() -> None:
 @changelog_group.command(name="show")
 @click.argument("file")
 @click.option("--changes", is_flag=True, help="Also list each change, with its first bytes.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document per line.")
 @with_job_options
-def show(file: str, changes: bool, as_json: bool, job_options: JobOptions) -> None:
+@as_json_option
+def show(file: str, changes: bool, job_options: JobOptions, as_json: bool) -> None:
     """Show the contents of a changelog FILE: a path, or the URI of an object (file:///..., gs://bucket/...).
 
     Reads files of this package and of Flink. Every change set is verified; a corrupt one ends the command

@@ -13,11 +13,16 @@ from typing import Any
 import click
 
 from dstl_dagster.checkpoint import CheckpointReader
-from dstl_dagster.cli.checkpoints.names import operators_table, sources_table
-from dstl_dagster.cli.checkpoints.options import as_json_option, user_name
-from dstl_dagster.cli.options import with_job_options
-from dstl_dagster.cli.output import Table, local_time, say, show
-from dstl_dagster.cli.tables import checkpoint_json
+from dstl_dagster.cli.options import (
+    as_json_option,
+    dry_run_option,
+    store_option,
+    user_name,
+    with_job_options,
+    yes_option,
+)
+from dstl_dagster.cli.output import Table, answer, local_time, say, show
+from dstl_dagster.cli.render import checkpoint_json, operators_table, sources_table
 from dstl_dagster.cli.working import open_working
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import counted, readable_bytes
@@ -26,15 +31,6 @@ from dstl_dagster.settings import JobOptions
 
 __all__ = ["jobs_group"]
 
-_store_option = click.option(
-    "--store",
-    "uri",
-    required=True,
-    envvar="DSTL_STORE",
-    show_envvar=True,
-    help="file:///folder or gs://bucket/prefix.",
-)
-
 
 @click.group("jobs")
 def jobs_group() -> None:
@@ -42,7 +38,7 @@ def jobs_group() -> None:
 
 
 @jobs_group.command("list")
-@_store_option
+@store_option
 @with_job_options
 @as_json_option
 def list_command(uri: str, job_options: JobOptions, as_json: bool) -> None:
@@ -84,24 +80,21 @@ def _summary_json(each: JobSummary) -> dict[str, Any]:
 
 @jobs_group.command("show")
 @click.argument("job")
-@_store_option
+@store_option
 @with_job_options
 @as_json_option
 def show_command(job: str, uri: str, job_options: JobOptions, as_json: bool) -> None:
     """Show what JOB is: its sources, by what each is measured, and the operators that each writes."""
     latest = CheckpointReader(job, open_working(uri, job_options.files), job_options).at()
-    if as_json:
-        click.echo(json.dumps(checkpoint_json(latest)))
-        return
-    show(sources_table(latest), operators_table(latest))
+    answer(as_json, checkpoint_json(latest), sources_table(latest), operators_table(latest))
 
 
 @jobs_group.command("drop")
 @click.argument("job")
-@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@dry_run_option
 @click.option("--force", is_flag=True, help="Even if it is running, or cannot be read.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@_store_option
+@yes_option
+@store_option
 @with_job_options
 @as_json_option
 def drop_command(
@@ -127,11 +120,7 @@ def drop_command(
 
 
 def _show(drop: Drop, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(vars(drop)))
-        return
-    for line in _lines(drop):
-        say(line)
+    answer(as_json, vars(drop), *_lines(drop))
 
 
 def _lines(drop: Drop) -> Iterator[str]:

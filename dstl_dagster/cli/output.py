@@ -9,16 +9,20 @@ be cut share what the others leave, and if even that is too narrow each row is p
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
 import click
 from rich.cells import cell_len, set_cell_size
 
-__all__ = ["Table", "local_time", "printable", "say", "show"]
+__all__ = ["Table", "answer", "is_quiet", "local_time", "printable", "say", "set_quiet", "show"]
+
+_QUIET = "dstl.quiet"
 
 _GAP = "  "
 _LEAST_CUT = 8
@@ -44,6 +48,16 @@ def _escaped(character: str) -> str:
 def local_time(moment: datetime) -> str:
     """In this machine's zone, with its offset, to the second."""
     return moment.astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+def set_quiet(*, quiet: bool) -> None:
+    """Whether the current command prints no progress (`-q`)."""
+    click.get_current_context().meta[_QUIET] = quiet
+
+
+def is_quiet() -> bool:
+    """Whether the current command prints no progress."""
+    return bool(click.get_current_context().meta.get(_QUIET))
 
 
 def say(line: str, *, err: bool = False) -> None:
@@ -127,3 +141,11 @@ def show(*sections: Table | str) -> None:
     for section in sections:
         for line in section.lines(width) if isinstance(section, Table) else [printable(section)]:
             click.echo(line)
+
+
+def answer(as_json: bool, document: Any, *sections: Table | str) -> None:
+    """Print the answer of a command: `document` on one line for programs, or `sections` for people."""
+    if as_json:
+        click.echo(json.dumps(document))
+    else:
+        show(*sections)

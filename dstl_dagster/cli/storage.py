@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from dstl_dagster.cli.options import is_quiet, with_job_options
-from dstl_dagster.cli.output import say
+from dstl_dagster.cli.options import as_json_option, dry_run_option, with_job_options
+from dstl_dagster.cli.output import answer, is_quiet, say
 from dstl_dagster.cli.working import require_folder
 from dstl_dagster.settings import JobOptions
 
@@ -35,15 +35,15 @@ def storage_group() -> None:
     help="Give up on a request without a response after about this long.",
 )
 @click.option("--write/--no-write", default=True, show_default=True, help="Create and delete small objects.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @with_job_options
+@as_json_option
 def check_command(
     uri: str,
     checkpoint_retention: str | None,
     timeout: str,
     write: bool,
-    as_json: bool,
     job_options: JobOptions,
+    as_json: bool,
 ) -> None:
     """Check the bucket or folder URI (gs://bucket/prefix, file:///folder). Exits with 1 if it is unfit."""
     from dstl_dagster.settings import GSFileSystemOptions, parse_duration
@@ -84,9 +84,11 @@ def check_command(
 
 @storage_group.command("forget-taken")
 @click.argument("uri")
-@click.option("--dry-run", is_flag=True, help="Only name the objects.")
-def forget_taken_command(uri: str, dry_run: bool) -> None:
-    """Forget the objects of the folder URI (file:///folder) whose files were taken or removed by hand.
+@dry_run_option
+@with_job_options
+@as_json_option
+def forget_taken_command(uri: str, dry_run: bool, job_options: JobOptions, as_json: bool) -> None:
+    """Forget the objects of the folder URI (file:///folder) whose files were taken or removed.
 
     What the store keeps of them beside the files is deleted. A file that is put back afterwards is a new
     object. Writers may go on meanwhile; every part of the folder has to be mounted.
@@ -94,12 +96,10 @@ def forget_taken_command(uri: str, dry_run: bool) -> None:
     from dstl_dagster.errors import InvalidInputError
     from dstl_dagster.storage import LocalObjectStore, open_store
 
-    store = open_store(uri)
+    store = open_store(uri, job_options.files)
     if not isinstance(store, LocalObjectStore):
         raise InvalidInputError(f"{uri!r} is no folder: only such a store keeps anything beside its files")
     require_folder(store.root)
-    count = 0
-    for name in store.forget_taken(dry_run=dry_run):
-        say(name)
-        count += 1
-    say(f"{count} {'to be forgotten' if dry_run else 'forgotten'}", err=True)
+    names = list(store.forget_taken(dry_run=dry_run))
+    answer(as_json, names, *names)
+    say(f"{len(names)} {'to be forgotten' if dry_run else 'forgotten'}", err=True)

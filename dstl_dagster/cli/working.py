@@ -1,7 +1,6 @@
 """A store opened for a command, and the sign of life of a command that takes long.
 
-Owns when a line is printed, and what it says. Does not own the progress that a command knows itself
-(`checkpoints.looking.progress_of`).
+Owns when a line is printed, and what it says.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from pathlib import Path
 
 import click
 
-from dstl_dagster.cli.options import is_quiet
-from dstl_dagster.cli.output import say
+from dstl_dagster.cli.output import is_quiet, say
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import counted, nearest, readable_bytes
 from dstl_dagster.settings import GSFileSystemOptions
@@ -30,7 +28,7 @@ from dstl_dagster.storage import (
     open_store,
 )
 
-__all__ = ["Working", "moments", "open_working", "require_folder"]
+__all__ = ["Working", "moments", "open_working", "progress_of", "require_folder"]
 
 
 def open_working(uri: str, options: GSFileSystemOptions) -> ObjectStore:
@@ -121,3 +119,19 @@ def _line(seconds: float, cost: Cost) -> str:
     moved = ((cost.bytes_down, "read"), (cost.bytes_up, "written"))
     bytes_moved = "".join(f", {readable_bytes(size)} {way}" for size, way in moved if size)
     return f"... {seconds:.0f} s, {counted(cost.requests, 'request')}{bytes_moved}"
+
+
+_PATIENCE_SECONDS = 2.0
+
+
+def progress_of(what: str, clock: Callable[[], float] = time.monotonic) -> Callable[[int, int], None]:
+    """A callback that prints the progress of long work to stderr: each tenth, after the first 2 seconds."""
+    began, quiet = clock(), is_quiet()
+
+    def show(done: int, count: int) -> None:
+        if quiet or count < 2 or clock() - began < _PATIENCE_SECONDS:
+            return
+        if done == count or done % max(1, count // 10) == 0:
+            say(f"{done} of {count} {what}", err=True)
+
+    return show

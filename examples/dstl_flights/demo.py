@@ -24,7 +24,7 @@ from rich.table import Table
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.output import show
-from dstl_dagster.cli.tables import checkpoint_table
+from dstl_dagster.cli.render import checkpoint_table
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format import COMPONENTS_PREFIX
 from dstl_dagster.spark import local_session, stop_session

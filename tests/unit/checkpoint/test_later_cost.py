@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from dstl_dagster.cli import main
-from dstl_dagster.cli.checkpoints.cost import cost_json, cost_sections
+from dstl_dagster.cli.render import cost_json, cost_sections
 from dstl_dagster.settings import StoragePrices
 from dstl_dagster.storage import ANY, LocalObjectStore, MemoryObjectStore
 from dstl_dagster.timeline import Timeline

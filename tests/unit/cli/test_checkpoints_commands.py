@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, FileReport
 from dstl_dagster.cli.checkpoints import checkpoints_group
-from dstl_dagster.cli.tables import checkpoint_table
+from dstl_dagster.cli.render import checkpoint_table
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage import ABSENT, LocalObjectStore
@@ -139,7 +139,8 @@ def test_a_blocked_file_is_audited_and_resolved(store):
     assert "dstl checkpoints resolve 4 out/4" in run(store, "audit", code=1)
     assert json.loads(run(store, "audit", "--json", code=1))["blocked"] == {"4": ["out/4"]}
     assert "say --keep" in run(store, "resolve", "4", "out/4", code=2)
-    run(store, "resolve", "4", "out/4", "--replace")
+    shown = run(store, "resolve", "4", "out/4", "--replace", "--json")
+    assert json.loads(shown)["state"] == "committed"
     assert store.get("out/4") == b"ours"
     run(store, "audit")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -159,3 +160,23 @@ def test_a_store_and_a_job_may_stand_in_the_environment(arguments, said, monkeyp
         monkeypatch.delenv(name, raising=False)
     result = CliRunner().invoke(main, arguments)
     assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+
+
+def _commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        if isinstance(found, click.Group):
+            yield from _commands(found, (*words, name))
+        elif found is not None:
+            yield " ".join((*words, name)), found
+
+
+def test_every_command_on_a_store_has_the_same_options() -> None:
+    """JSON, a verbose log and quiet are asked for in the same words everywhere."""
+    missing = {
+        name: {"--json", "-v", "-q", "-o"} - {each for option in command.params for each in option.opts}
+        for name, command in _commands(main)
+        if name not in ("demo", "gcs-server")
+    }
+    assert {name: options for name, options in missing.items() if options} == {}

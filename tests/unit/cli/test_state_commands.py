@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.checkpoints import checkpoints_group
-from dstl_dagster.cli.checkpoints.tables import checkpoint_sections
 from dstl_dagster.cli.output import Table
+from dstl_dagster.cli.render import checkpoint_sections
 from dstl_dagster.keyed import StateRows, write_rows
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ANY, LocalObjectStore

@@ -10,7 +10,7 @@ from pathlib import Path
 import google.auth.exceptions
 import pytest
 
-from dstl_dagster.cli.checkpoints import options
+from dstl_dagster.cli import options
 from dstl_dagster.errors import FormatError, InvalidInputError, UnavailableError
 from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, Source
 from dstl_dagster.storage.gcs.errors import with_translated_errors

@@ -1,47 +1,52 @@
-"""Commands that only read: list, show, timeline, audit, verify."""
+"""`dstl checkpoints`: a job's checkpoints on any store, with neither Spark nor Dagster.
+
+Owns the group, and the commands that inspect. Those about rows are in `rows`, those about names in `names`,
+those that change the timeline in `decisions`.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable
 from itertools import islice
 
 import click
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.cli.checkpoints.cost import cost_json, cost_sections
-from dstl_dagster.cli.checkpoints.options import AT, as_json_option, id_argument, job_options
-from dstl_dagster.cli.checkpoints.tables import (
+from dstl_dagster.cli.decisions import (
+    abort_command,
+    correct_command,
+    gc_command,
+    release_command,
+    resolve_command,
+    restore_command,
+    savepoint_command,
+)
+from dstl_dagster.cli.names import operator_command, schema_command, source_command
+from dstl_dagster.cli.options import AT, as_json_option, id_argument, job_options
+from dstl_dagster.cli.output import answer, say, show
+from dstl_dagster.cli.render import (
     audit_json,
     audit_lines,
+    checkpoint_json,
     checkpoint_sections,
+    checkpoint_table,
+    cost_json,
+    cost_sections,
     timeline_table,
     verification_json,
     verification_lines,
 )
-from dstl_dagster.cli.options import is_quiet
-from dstl_dagster.cli.output import say, show
-from dstl_dagster.cli.tables import checkpoint_json, checkpoint_table
+from dstl_dagster.cli.rows import (
+    diff_command,
+    export_command,
+    history_command,
+    materialize_command,
+)
+from dstl_dagster.cli.working import progress_of
 from dstl_dagster.timeline import AsOf, Snapshot, record_to_plain
 
-__all__ = ["audit_command", "list_command", "show_command", "timeline_command", "verify_command"]
-
-_PATIENCE_SECONDS = 2.0
-
-
-def progress_of(what: str, clock: Callable[[], float] = time.monotonic) -> Callable[[int, int], None]:
-    """A callback that prints the progress of long work to stderr: each tenth, after the first 2 seconds."""
-    began, quiet = clock(), is_quiet()
-
-    def show(done: int, count: int) -> None:
-        if quiet or count < 2 or clock() - began < _PATIENCE_SECONDS:
-            return
-        if done == count or done % max(1, count // 10) == 0:
-            say(f"{done} of {count} {what}", err=True)
-
-    return show
+__all__ = ["checkpoints_group"]
 
 
 @click.command("list")
@@ -103,11 +108,7 @@ def audit_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
     Reads metadata only; `verify` reads the bytes.
     """
     audit = coordinator.audit()
-    if as_json:
-        click.echo(json.dumps(audit_json(audit)))
-    else:
-        for line in audit_lines(audit):
-            say(line)
+    answer(as_json, audit_json(audit), *audit_lines(audit))
     sys.exit(0 if audit.in_order else 1)
 
 
@@ -119,9 +120,25 @@ def verify_command(coordinator: CheckpointCoordinator, at: AsOf | None, as_json:
     """Read back everything that checkpoint ID (default: the last) references. Exits with 1 if damaged."""
     checkpoint_id = coordinator.at(at).checkpoint_id
     found = coordinator.verify(checkpoint_id, progress=None if as_json else progress_of("checks"))
-    if as_json:
-        click.echo(json.dumps(verification_json(found)))
-    else:
-        for line in verification_lines(found):
-            say(line)
+    answer(as_json, verification_json(found), *verification_lines(found))
     sys.exit(0 if found.ok else 1)
+
+
+@click.group("checkpoints")
+def checkpoints_group() -> None:
+    """Inspect the checkpoints of a job, restore one, keep one, clean up.
+
+    Every command takes the store as --store (or $DSTL_STORE) and the job as --job (or $DSTL_JOB).
+
+    Where a command takes a checkpoint (ID, --at), it may be an id (12), a partition (2001-01-05), a
+    savepoint, a time (2026-11-22T18:00Z) for where the job stood then, or latest.
+    """
+
+
+for _command in (
+    *(list_command, show_command, timeline_command, audit_command, verify_command),
+    *(diff_command, history_command, export_command, materialize_command, schema_command),
+    *(savepoint_command, release_command, restore_command, correct_command),
+    *(operator_command, source_command, resolve_command, abort_command, gc_command),
+):
+    checkpoints_group.add_command(_command)

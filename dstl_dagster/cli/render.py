@@ -1,14 +1,19 @@
-"""One checkpoint, a timeline, an audit, for people and for programs. Pure."""
+"""Checkpoints, timelines, audits and costs, as lines and tables and as JSON.
+
+Pure. Owns how each reads. Does not own the terminal (`output`), nor what is counted (`storage.accounting`).
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp, RestorePlan, Verification
 from dstl_dagster.cli.output import Table, local_time
-from dstl_dagster.cli.tables import savepoints_in_words
 from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.settings import StoragePrices
+from dstl_dagster.storage import COMPOSE_COMMIT, CONFIRM, PERSIST, RECORD, TRIGGER, CheckpointCost, Cost
 from dstl_dagster.timeline import (
     Aborted,
     Committed,
@@ -27,15 +32,92 @@ __all__ = [
     "audit_json",
     "audit_lines",
     "changes_table",
+    "checkpoint_json",
     "checkpoint_sections",
+    "checkpoint_table",
     "clean_up_json",
     "clean_up_lines",
+    "cost_json",
+    "cost_sections",
+    "operators_json",
+    "operators_table",
     "plan_json",
     "plan_lines",
+    "savepoints_in_words",
+    "sources_table",
     "timeline_table",
     "verification_json",
     "verification_lines",
 ]
+
+
+def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
+    """One row per checkpoint: when it was made, what keeps it, and the seconds of the numbered steps."""
+    numbers = ("id", "parent", "changes", "changelog", "files", "size", "3", "5", "6")
+    table = Table(
+        *("id", "completed", "savepoints", *numbers[1:], "state", "position"),
+        title="Checkpoints. Seconds of step 3 (persist), 5 (confirm), 6 (compose-commit)",
+        right=numbers,
+        cut=("savepoints", "position"),
+    )
+    for checkpoint in checkpoints:
+        manifest = checkpoint.manifest
+        commit = checkpoint.entry.committed
+        table.add_row(
+            str(checkpoint.checkpoint_id),
+            local_time(checkpoint.entry.completed.recorded_at),
+            ", ".join(savepoints_in_words(checkpoint)),
+            "-" if checkpoint.parent is None else str(checkpoint.parent),
+            f"{manifest.changes:,}",
+            readable_bytes(manifest.state_bytes),
+            str(len(manifest.files)),
+            readable_bytes(manifest.file_bytes),
+            f"{manifest.persist_seconds:.1f}",
+            f"{checkpoint.entry.completed.seconds:.3f}",
+            "-" if commit is None else f"{commit.seconds:.3f}",
+            _state(checkpoint),
+            ", ".join(str(position) for _, position in sorted(checkpoint.positions.items())),
+        )
+    return table
+
+
+def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The same facts for programs; sizes in bytes, times in seconds."""
+    manifest = checkpoint.manifest
+    commit, rows = checkpoint.entry.committed, manifest.rows
+    return {
+        "checkpoint_id": checkpoint.checkpoint_id,
+        "completed_at": checkpoint.entry.completed.recorded_at.isoformat(),
+        "savepoints": list(checkpoint.savepoints),
+        "savepoint_ends": {name: end.isoformat() for name, end in checkpoint.savepoint_ends.items()},
+        "parent": checkpoint.parent,
+        "attempt": str(checkpoint.attempt),
+        "positions": dict(checkpoint.positions),
+        "sources": {name: each.to_json() for name, each in sorted(manifest.sources.items())},
+        "idempotency_key": checkpoint.idempotency_key,
+        "changes": manifest.changes,
+        "state_bytes": manifest.state_bytes,
+        "state_rows": None if rows is None else {"least": rows.least, "most": rows.most},
+        "files": [file.object_name for file in manifest.files],
+        "file_bytes": manifest.file_bytes,
+        "persist_seconds": manifest.persist_seconds,
+        "confirm_seconds": checkpoint.entry.completed.seconds,
+        "compose_commit_seconds": None if commit is None else commit.seconds,
+        "state": _state(checkpoint),
+    }
+
+
+def savepoints_in_words(checkpoint: Checkpoint) -> list[str]:
+    """The names that keep it, each with the day of its end if it has one."""
+    ends = {name: end.astimezone() for name, end in checkpoint.savepoint_ends.items()}
+    return [f"{name} (to {ends[name]:%Y-%m-%d})" if name in ends else name for name in checkpoint.savepoints]
+
+
+def _state(checkpoint: Checkpoint) -> str:
+    if not checkpoint.committed:
+        return "completed"
+    return f"{len(checkpoint.blocked)} blocked" if checkpoint.blocked else "committed"
+
 
 _SHOWN_NAMES = 20
 
@@ -295,4 +377,107 @@ def plan_json(plan: RestorePlan) -> dict[str, Any]:
         "open_attempt": None if plan.open_attempt is None else str(plan.open_attempt.attempt),
         "read_objects": plan.read_objects,
         "read_bytes": plan.read_bytes,
+    }
+
+
+_COST_COLUMNS = ("A", "B", "free", "retries", "uploads", "composes", "up", "down", "seconds", "USD")
+_STEPS = {
+    TRIGGER: "1 trigger",
+    PERSIST: "2, 3 persist",
+    RECORD: "4 record",
+    CONFIRM: "5 confirm",
+    COMPOSE_COMMIT: "6 compose-commit",
+}
+
+
+def cost_sections(
+    checkpoint: Checkpoint, later: CheckpointCost, prices: StoragePrices
+) -> Iterator[Table | str]:
+    """A row for each step, and the sum of the first four; of steps 5 and 6 `later`, or else their seconds."""
+    cost = checkpoint.manifest.cost
+    if cost is None:
+        yield "cost: not counted by the release that wrote this checkpoint"
+        return
+    listed = f"list prices of {prices.as_of}" if prices.as_of else "prices of the job"
+    at = listed if prices.class_a_per_thousand else "no price"
+    table = Table("step", *_COST_COLUMNS, title=f"Requests by class, at {at}", right=_COST_COLUMNS)
+    for name, step in cost.steps.items():
+        table.add_row(_STEPS.get(name, name), *_cost_cells(step, prices))
+    table.add_row("1 to 4", *_cost_cells(cost.total, prices))
+    entry = checkpoint.entry
+    for name, record in ((CONFIRM, entry.completed), (COMPOSE_COMMIT, entry.committed)):
+        if name in later.steps:
+            table.add_row(_STEPS[name], *_cost_cells(later.steps[name], prices))
+        elif record is not None:
+            table.add_row(_STEPS[name], *[""] * (len(_COST_COLUMNS) - 2), f"{record.seconds:.3f}", "")
+    yield table
+
+
+def _cost_cells(step: Cost, prices: StoragePrices) -> Iterator[str]:
+    for count in (step.class_a, step.class_b, step.free, step.retries, step.uploads, step.composes):
+        yield f"{count:,}"
+    yield readable_bytes(step.bytes_up)
+    yield readable_bytes(step.bytes_down)
+    yield f"{step.seconds:.3f}"
+    yield f"{step.usd(prices):.6f}"
+
+
+def cost_json(checkpoint: Checkpoint, later: CheckpointCost, prices: StoragePrices) -> dict[str, Any] | None:
+    """The same for programs; `None` if nobody counted. The sums are of `steps`, which are 1 to 4."""
+    cost = checkpoint.manifest.cost
+    if cost is None:
+        return None
+    total = cost.total
+    return {
+        "steps": _steps_json(cost, prices),
+        "later_steps": _steps_json(later, prices),
+        "requests": total.requests,
+        "bytes_up": total.bytes_up,
+        "bytes_down": total.bytes_down,
+        "usd": total.usd(prices),
+        "prices": {
+            "class_a_per_thousand": prices.class_a_per_thousand,
+            "class_b_per_thousand": prices.class_b_per_thousand,
+            "egress_per_gib": prices.egress_per_gib,
+            "as_of": None if prices.as_of is None else prices.as_of.isoformat(),
+            "source": prices.source,
+        },
+    }
+
+
+def _steps_json(cost: CheckpointCost, prices: StoragePrices) -> list[dict[str, Any]]:
+    return [{"step": name, **_json(step), "usd": step.usd(prices)} for name, step in cost.steps.items()]
+
+
+def _json(step: Cost) -> dict[str, Any]:
+    """Every count, also those of zero."""
+    return {**vars(step)}
+
+
+def sources_table(checkpoint: Checkpoint) -> Table:
+    """The sources of a job, one a row."""
+    columns = ("source", "stands at", "by", "written last by", "operators")
+    table = Table(*columns, title="Sources")
+    for name, each in sorted(checkpoint.manifest.sources.items()):
+        position = each.position if isinstance(each.position, str) else json.dumps(each.position)
+        stands = "" if each.position is None else position
+        cells = (name, stands, str(each.measure), each.by, ", ".join(each.operators))
+        table.add_row(*cells)
+    return table
+
+
+def operators_table(checkpoint: Checkpoint) -> Table:
+    """The operators of a job and the sources that write each."""
+    table = Table("operator", "written by", title="Operators")
+    for name, sources in operators_json(checkpoint).items():
+        table.add_row(name, ", ".join(sources))
+    return table
+
+
+def operators_json(checkpoint: Checkpoint) -> dict[str, list[str]]:
+    """The sources that write each operator."""
+    sources = sorted(checkpoint.manifest.sources.items())
+    return {
+        operator: [name for name, each in sources if operator in each.operators]
+        for operator in sorted(checkpoint.manifest.operators)
     }

@@ -11,11 +11,10 @@ import click
 import pyarrow as pa
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, materialize
-from dstl_dagster.cli.checkpoints.looking import progress_of
-from dstl_dagster.cli.checkpoints.options import AT, as_json_option, id_argument, job_options
-from dstl_dagster.cli.checkpoints.tables import changes_table
+from dstl_dagster.cli.options import AT, as_json_option, dry_run_option, id_argument, job_options
 from dstl_dagster.cli.output import Table, say, show
-from dstl_dagster.cli.tables import checkpoint_json
+from dstl_dagster.cli.render import changes_table, checkpoint_json
+from dstl_dagster.cli.working import progress_of
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.keyed import (
@@ -159,7 +158,7 @@ def export_command(
 @click.command("materialize")
 @click.option("--operator", "operators", multiple=True, help="Only this one; may be repeated.")
 @click.option("--force", is_flag=True, help="Even if nothing is due.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be merged.")
+@dry_run_option
 @job_options
 @as_json_option
 def materialize_command(

@@ -1,25 +1,37 @@
-"""Commands that change the timeline: savepoint, release, restore, resolve, abort, gc."""
+"""Commands that change the timeline: savepoint, release, restore, correct, resolve, abort, gc."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, Resolution
-from dstl_dagster.cli.checkpoints.options import AT, as_json_option, id_argument, job_options, user_name
-from dstl_dagster.cli.checkpoints.rows import export_to
-from dstl_dagster.cli.checkpoints.tables import clean_up_json, clean_up_lines, plan_json, plan_lines
-from dstl_dagster.cli.output import local_time, printable, say, show
-from dstl_dagster.cli.tables import checkpoint_json
+from dstl_dagster.cli.options import (
+    AT,
+    as_json_option,
+    dry_run_option,
+    id_argument,
+    job_options,
+    user_name,
+    yes_option,
+)
+from dstl_dagster.cli.output import answer, local_time, printable, say, show
+from dstl_dagster.cli.render import checkpoint_json, clean_up_json, clean_up_lines, plan_json, plan_lines
+from dstl_dagster.cli.rows import export_to
 from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import nearest
+from dstl_dagster.jobs import Correction, correct, plan_correction
 from dstl_dagster.settings import parse_duration
 from dstl_dagster.timeline import AsOf, Attempt
 
 __all__ = [
     "abort_command",
+    "correct_command",
     "gc_command",
     "release_command",
     "resolve_command",
@@ -72,10 +84,11 @@ def release_command(coordinator: CheckpointCoordinator, name: str, as_json: bool
         raise NotFoundError(
             f"job {coordinator.job!r} has no savepoint {name!r}; {said}", kind=ErrorKind.NO_CHECKPOINT
         )
-    if as_json:
-        click.echo(json.dumps({"savepoint": name, "checkpoint_id": checkpoint_id, "released": True}))
-    else:
-        say(f"savepoint {name!r} is released")
+    answer(
+        as_json,
+        {"savepoint": name, "checkpoint_id": checkpoint_id, "released": True},
+        f"savepoint {name!r} is released",
+    )
 
 
 @click.command("restore")
@@ -83,8 +96,8 @@ def release_command(coordinator: CheckpointCoordinator, name: str, as_json: bool
 @click.option(
     "--newest-verified", is_flag=True, help="Instead of ID: the newest checkpoint whose state is undamaged."
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would go.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@yes_option
 @job_options
 @as_json_option
 def restore_command(
@@ -144,7 +157,10 @@ def _newest_verified(coordinator: CheckpointCoordinator) -> int:
     "--replace", "resolution", flag_value="replace", help="Delete the foreign object, publish ours."
 )
 @job_options
-def resolve_command(coordinator: CheckpointCoordinator, at: AsOf, name: str, resolution: str | None) -> None:
+@as_json_option
+def resolve_command(
+    coordinator: CheckpointCoordinator, at: AsOf, name: str, resolution: str | None, as_json: bool
+) -> None:
     """Resolve the blocked file NAME of checkpoint ID: keep the foreign object, or replace it."""
     if resolution is None:
         raise click.UsageError("say --keep (the foreign object stays) or --replace (ours is published)")
@@ -154,14 +170,13 @@ def resolve_command(coordinator: CheckpointCoordinator, at: AsOf, name: str, res
     if again is not None:
         raise click.ClickException(f"{name} is blocked again: {again.reason}")
     done = "the foreign object stays" if resolution == "keep" else "ours is published"
-    click.echo(
-        f"{name}: {done}; {len(checkpoint.blocked)} blocked files are left in checkpoint {checkpoint_id}"
-    )
+    left = f"{len(checkpoint.blocked)} blocked files are left in checkpoint {checkpoint_id}"
+    answer(as_json, checkpoint_json(checkpoint), f"{name}: {done}; {left}")
 
 
 @click.command("abort")
 @click.option("--reason", default="by hand", show_default=True, help="What the timeline says of it.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @job_options
 @as_json_option
 def abort_command(coordinator: CheckpointCoordinator, reason: str, yes: bool, as_json: bool) -> None:
@@ -178,14 +193,15 @@ def abort_command(coordinator: CheckpointCoordinator, reason: str, yes: bool, as
         click.confirm(printable(f"Abort {whose}, open since {since}?"), abort=True, err=True)
     attempt = Attempt(opened.checkpoint_id, opened.attempt, opened.parent, coordinator.job)
     coordinator.abort(attempt, f"{reason}, by {user_name()}")
-    if as_json:
-        click.echo(json.dumps({"attempt": str(opened.attempt), "checkpoint_id": opened.checkpoint_id}))
-    else:
-        say(f"{whose} is aborted")
+    answer(
+        as_json,
+        {"attempt": str(opened.attempt), "checkpoint_id": opened.checkpoint_id},
+        f"{whose} is aborted",
+    )
 
 
 @click.command("gc")
-@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
+@dry_run_option
 @click.option(
     "--keep",
     type=click.IntRange(1),
@@ -200,8 +216,103 @@ def gc_command(coordinator: CheckpointCoordinator, dry_run: bool, keep: int | No
     if keep is None and not any(map(coordinator.job_options.gives, _RETENTION)):
         keep = _KEEP_ALL
     report = coordinator.clean_up(dry_run=dry_run, num_retained=keep)
-    if as_json:
-        click.echo(json.dumps(clean_up_json(report)))
+    answer(as_json, clean_up_json(report), *clean_up_lines(report))
+
+
+_PLACE = "{batch}"
+
+
+@click.command("correct")
+@click.argument("batch", metavar="BATCH")
+@click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
+@click.option(
+    "--until", metavar="BATCH", help="The last batch to run again. Default: all that have ever run."
+)
+@dry_run_option
+@yes_option
+@job_options
+@as_json_option
+def correct_command(
+    coordinator: CheckpointCoordinator,
+    batch: str,
+    command: tuple[str, ...],
+    until: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Go back to before BATCH (a partition), then run it and all batches after it again, in order.
+
+    COMMAND runs one batch, for which {batch} stands in it, such as: dagster asset materialize -m defs
+    --select orders/state --partition {batch}. It stops at the first batch that fails; `correct` with that
+    batch goes on.
+
+    Without COMMAND the job is only restored, and the batches to run again are listed.
+    """
+    plan = plan_correction(coordinator, batch, until)
+    _require_runnable(command)
+    if dry_run and as_json:
+        click.echo(json.dumps(_plain(plan)))
+    elif dry_run or not yes:
+        _show_plan(plan, to_stderr=as_json)
+    if dry_run:
         return
-    for line in clean_up_lines(report):
-        say(line)
+    if not yes:
+        click.confirm("Do it?", abort=True, err=True)
+    _correct(coordinator, plan, command, as_json=as_json)
+
+
+def _correct(
+    coordinator: CheckpointCoordinator, plan: Correction, command: tuple[str, ...], *, as_json: bool
+) -> None:
+    def run(each: str) -> None:
+        words = [word.replace(_PLACE, each) for word in command]
+        code = subprocess.run(words, check=False).returncode  # noqa: S603 - the user's own command
+        if code:
+            raise click.ClickException(
+                f"batch {each} failed with exit code {code}, and nothing after it was run. When it can run, "
+                f"go on with: dstl checkpoints correct {each} -- ..."
+            )
+
+    def progress(done: int, count: int, each: str) -> None:
+        say(f"{done} of {count}: {each} is in checkpoint {coordinator.applied(each)}", err=as_json)
+
+    if command:
+        correct(coordinator, plan, run, progress=progress)
+    elif plan.restore_to is not None:
+        coordinator.restore(plan.restore_to)
+    if as_json:
+        click.echo(json.dumps({**_plain(plan), "latest": coordinator.timeline.tail().last_completed_id}))
+    elif not command:
+        say(f"run again, in order: {', '.join(plan.batches)}")
+
+
+def _require_runnable(command: tuple[str, ...]) -> None:
+    """Before anything is restored. Raises: UsageError."""
+    if not command:
+        return
+    if not any(_PLACE in word for word in command):
+        raise click.UsageError(f"COMMAND must say where the batch goes: write {_PLACE} in its place")
+    if shutil.which(command[0]) is None:
+        raise click.UsageError(
+            f"COMMAND: there is no program {command[0]!r} here that can be run; nothing was changed"
+        )
+
+
+def _show_plan(plan: Correction, *, to_stderr: bool) -> None:
+    """What nobody has done yet."""
+    if plan.restore_to is None:
+        say(f"job {plan.job!r} was restored to before {plan.batch} already", err=to_stderr)
+    else:
+        say(f"job {plan.job!r} would be restored to checkpoint {plan.restore_to}", err=to_stderr)
+    count = len(plan.batches)
+    say(f"{count} batches would be run again: {', '.join(plan.batches)}", err=to_stderr)
+    if plan.not_batches:
+        ids = ", ".join(map(str, plan.not_batches))
+        click.echo(
+            f"no batch made the checkpoints {ids}: if they changed columns, change them again", err=to_stderr
+        )
+
+
+def _plain(plan: Correction) -> dict[str, Any]:
+    return {**vars(plan), "keys": [key.to_json() for key in plan.keys]}

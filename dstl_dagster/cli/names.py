@@ -1,0 +1,229 @@
+"""Commands about the names in a job: operators, sources and columns. Each shows, renames and drops.
+
+Owns how they are shown and asked for. Does not own the change itself (`checkpoint.change_names`,
+`checkpoint.change_columns`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from dstl_dagster.checkpoint import (
+    Checkpoint,
+    CheckpointCoordinator,
+    NameChange,
+    change_columns,
+    change_names,
+    changed_schema,
+)
+from dstl_dagster.cli.options import (
+    AT,
+    as_json_option,
+    dry_run_option,
+    job_options,
+    yes_option,
+)
+from dstl_dagster.cli.output import Table, answer, say, show
+from dstl_dagster.cli.render import checkpoint_json, operators_json, operators_table, sources_table
+from dstl_dagster.cli.rows import keyed_operators, one_operator
+from dstl_dagster.errors import ErrorKind, NotFoundError
+from dstl_dagster.format import StateTtl
+from dstl_dagster.state import ColumnChanges, StateSchema
+from dstl_dagster.timeline import AsOf
+
+__all__ = ["operator_command", "schema_command", "source_command"]
+
+
+def _name_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--rename", multiple=True, metavar="OLD=NEW", help="A new name; may be repeated."),
+        click.option("--drop", multiple=True, metavar="NAME", help="This one goes; may be repeated."),
+        yes_option,
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("operator")
+@_name_options
+@job_options
+@as_json_option
+def operator_command(coordinator: CheckpointCoordinator, as_json: bool, **asked: Any) -> None:
+    """Show the operators of a job and which source writes each; with --rename or --drop, change them.
+
+    That makes a checkpoint of its own, in which no row is rewritten. Older checkpoints stay as they are.
+    Change the program at the same time.
+    """
+    latest = _latest(coordinator)
+    changes = NameChange(operators=_name_changes(**asked))
+    if not changes:
+        _show_names(operators_json(latest), operators_table(latest), as_json=as_json)
+        return
+    _change(coordinator, latest, changes, yes=asked["yes"], as_json=as_json)
+
+
+@click.command("source")
+@_name_options
+@job_options
+@as_json_option
+def source_command(coordinator: CheckpointCoordinator, as_json: bool, **asked: Any) -> None:
+    """Show the sources of a job and how far each is; with --rename or --drop, change them.
+
+    That makes a checkpoint of its own. A source that was dropped begins anew where a program still has it,
+    and the operators that it wrote stay.
+    """
+    latest = _latest(coordinator)
+    changes = NameChange(sources=_name_changes(**asked))
+    if not changes:
+        shown = {name: each.to_json() for name, each in sorted(latest.manifest.sources.items())}
+        _show_names(shown, sources_table(latest), as_json=as_json)
+        return
+    _change(coordinator, latest, changes, yes=asked["yes"], as_json=as_json)
+
+
+def _latest(coordinator: CheckpointCoordinator) -> Checkpoint:
+    latest = coordinator.latest()
+    if latest is None:
+        raise NotFoundError(f"job {coordinator.job!r} has no checkpoint yet", kind=ErrorKind.NO_CHECKPOINT)
+    return latest
+
+
+def _name_changes(rename: tuple[str, ...], drop: tuple[str, ...], yes: bool) -> dict[str, str | None]:  # noqa: ARG001 - click passes it
+    found: dict[str, str | None] = dict.fromkeys(drop)
+    for each in rename:
+        old, equals, new = each.partition("=")
+        if not equals or not new:
+            raise click.UsageError(f"--rename takes OLD=NEW, not {each!r}")
+        if old in found:
+            raise click.UsageError(f"{old!r} is changed twice")
+        found[old] = new
+    return found
+
+
+def _change(
+    coordinator: CheckpointCoordinator, latest: Checkpoint, changes: NameChange, *, yes: bool, as_json: bool
+) -> None:
+    manifest = latest.manifest
+    changes.require_known(manifest.operators, manifest.sources, coordinator.job)
+    if not yes:
+        for line in _lines(changes):
+            say(line, err=as_json)
+        click.confirm(f"Continue after checkpoint {latest.checkpoint_id} like this?", abort=True, err=True)
+    made = change_names(coordinator, latest, changes)
+    answer(as_json, checkpoint_json(made), f"checkpoint {made.checkpoint_id} has the changed names")
+
+
+def _lines(changes: NameChange) -> Iterator[str]:
+    for what, named in (("operator", changes.operators), ("source", changes.sources)):
+        for old, new in named.items():
+            yield f"{what} {old!r} goes" if new is None else f"{what} {old!r} is {new!r} from now on"
+
+
+def _show_names(plain: Any, table: Table, *, as_json: bool) -> None:
+    answer(as_json, plain, table)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@click.command("schema")
+@click.option("--operator", help="Only this one. To change columns, optional if the job has only one.")
+@click.option("--at", type=AT, help="At this checkpoint. Default: the last one.")
+@click.option("--drop", "drop", multiple=True, metavar="COLUMN", help="Drop this column; may be repeated.")
+@click.option(
+    "--rename", "rename", multiple=True, metavar="OLD=NEW", help="Rename a column; may be repeated."
+)
+@dry_run_option
+@yes_option
+@job_options
+@as_json_option
+def schema_command(
+    coordinator: CheckpointCoordinator,
+    operator: str | None,
+    at: AsOf | None,
+    drop: tuple[str, ...],
+    rename: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Show the columns of keyed state; with --drop or --rename, change them in a checkpoint of its own.
+
+    No row is rewritten, and older checkpoints keep their columns. Change the job's code at the same time: a
+    batch that still writes an old name adds a new column. Names are exact.
+    """
+    changes = ColumnChanges.of(drop, dict(_renamed(each) for each in rename))
+    if changes and at is not None:
+        raise click.UsageError("columns are changed at the last checkpoint: leave out --at")
+    checkpoint = coordinator.at(at)
+    if not changes:
+        names = keyed_operators(checkpoint.manifest) if operator is None else [operator]
+        for name in names:
+            schema = changed_schema(coordinator, checkpoint, name, changes)
+            _show_columns(name, schema, checkpoint.manifest.operators[name].report.ttl, as_json=as_json)
+        return
+    operator = one_operator(checkpoint.manifest, operator)
+    after = changed_schema(coordinator, checkpoint, operator, changes)
+    if dry_run:
+        _show_columns(operator, after, None, as_json=as_json)
+        return
+    if not yes:
+        _show_columns(operator, after, None, as_json=False)
+        click.confirm(
+            f"Continue after checkpoint {checkpoint.checkpoint_id} like this?", abort=True, err=True
+        )
+    _show_made(change_columns(coordinator, checkpoint, operator, changes), operator, as_json=as_json)
+
+
+def _renamed(option: str) -> tuple[str, str]:
+    old, equals, new = option.partition("=")
+    if not equals:
+        raise click.UsageError(f"--rename takes OLD=NEW, not {option!r}")
+    return old, new
+
+
+def _show_columns(operator: str, schema: StateSchema, ttl: StateTtl | None, *, as_json: bool) -> None:
+    columns = list(_columns(schema))
+    if as_json:
+        dropped = sorted(schema.column_ids.dropped.values())
+        shown_ttl = {} if ttl is None else {"ttl": ttl.to_json()}
+        click.echo(json.dumps({"operator": operator, "columns": columns, "dropped": dropped, **shown_ttl}))
+        return
+    table = Table("column", "type", "key", "id", title=f"Columns of {operator}")
+    for each in columns:
+        shown = (each["name"], each["type"], "key" if each["key"] else "", each["id"])
+        table.add_row(*map(str, shown))
+    show(table)
+    if schema.column_ids.dropped:
+        say(f"dropped: {', '.join(sorted(schema.column_ids.dropped.values()))}")
+
+    if ttl is not None and ttl.ttl_us is not None:
+        say(_ttl_in_words(ttl, schema))
+
+
+def _ttl_in_words(ttl: StateTtl, schema: StateSchema) -> str:
+    column = schema.columns.names[schema.ids.index(ttl.column)]
+    named = f"rows end {timedelta(microseconds=ttl.ttl_us or 0)} after {column}"
+    clock = "the time of writing" if ttl.processing_time else "event time"
+    if ttl.now_us is None:
+        return f"{named} ({clock}); no row had a time yet"
+    return f"{named} ({clock}); now is {_EPOCH + timedelta(microseconds=ttl.now_us):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _columns(schema: StateSchema) -> Iterator[dict[str, object]]:
+    for field, column_id in zip(schema.columns, schema.ids, strict=True):
+        key = field.name in schema.key_columns
+        yield {"name": field.name, "type": str(field.type), "key": key, "id": column_id}
+
+
+def _show_made(made: Checkpoint, operator: str, *, as_json: bool) -> None:
+    answer(
+        as_json,
+        checkpoint_json(made),
+        f"checkpoint {made.checkpoint_id} has the changed columns of {operator}",
+    )
