@@ -229,9 +229,9 @@ class StoreSource:
 
 
 def bound_again(store: ObjectStore, handle: StreamStateHandle) -> StreamStateHandle:
-    """The handle with the live generation if that is a copy of the file; else itself."""
+    """The handle with the live generation if that is another one, of a copy of the file; else itself."""
     generation = generation_of_copy(store, handle.name, handle.stored_bytes, handle.crc32c)
-    return handle if generation is None else replace(handle, generation=generation)
+    return handle if generation in (None, handle.generation) else replace(handle, generation=generation)
 
 
 def _within(start: int, length: int, span: Span) -> bool:
