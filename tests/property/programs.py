@@ -29,6 +29,7 @@ from dstl_dagster.state import ColumnChanges
 from dstl_dagster.storage import LocalObjectStore, ObjectStore
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
+from dstl_dagster.timeline import AsOf
 from tests.property.program_runs import KEYS, Ran, Runner, Work, runner_of
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -102,6 +103,7 @@ class World:
 
     Attributes:
         apart: each program has a code location of its own.
+        quiet: days, and keys, of which a run is given no row.
         given: by job and mark, the days of green runs; of partitions without time the key.
         follower: how an operator of a job is followed.
     """
@@ -109,6 +111,7 @@ class World:
     folder: Path
     programs: list[Program]
     apart: bool
+    quiet: frozenset[str] = frozenset()
     runner: Runner = field(init=False)
     given: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     last: dict[str, Last] = field(default_factory=dict)
@@ -145,6 +148,7 @@ class World:
             for each in ([program] if self.apart else [*self.programs, program])
         ]
         self.running.append(program)
+        newest = self.newest(program.job)
         drops = self.history.count(f"drop {program.job}")
         restores = sum(each.startswith(f"restore {program.job} ") for each in self.history)
         try:
@@ -166,7 +170,7 @@ class World:
         if ran.run is not None:
             self.last[program.mark] = Last(program, key, number, ran)
         if ran.green:
-            days = days_of(program, key, number)
+            days = self.days_of(program, key, number)
             # What happened while it ran may have come after its rows.
             still = drops == self.history.count(f"drop {program.job}") and restores == sum(
                 each.startswith(f"restore {program.job} ") for each in self.history
@@ -174,12 +178,14 @@ class World:
             if still:
                 self.given.setdefault((program.job, program.mark), set()).update(days)
             self.look(program)
+            if still and self.newest(program.job) > newest:
+                self._look_at(program, key)
         elif not ran.died and (not ran.sentence.strip() or ran.sentence.startswith(_RAW)):
             self.wrong.append(f"a red run of {program} says {ran.sentence!r}")
         return ran
 
     def _work(self, program: Program, key: str | None, number: int) -> Work:
-        days = sorted(days_of(program, key, number))
+        days = sorted(self.days_of(program, key, number))
         columns = {
             "asset": [program.mark] * len(days),
             "day": days,
@@ -215,8 +221,50 @@ class World:
         if isinstance(definition, dg.TimeWindowPartitionsDefinition) and program.way != "driver":
             there = sorted(day for day in days if day[0].isdigit())
             for day in _between(there[0], there[-1]) if there else ():
-                if day not in there and not _left_out(definition, day):
+                if day not in there and day not in self.quiet and not _left_out(definition, day):
                     self.wrong.append(f"{program}: day {day} was passed over")
+
+    def _look_at(self, program: Program, key: str | None) -> None:
+        """After a run that made a checkpoint: its operator is there, also without a row; and by its key."""
+        if program.operator not in self.operators(program.job):
+            self.wrong.append(f"{program}: its operator has no state")
+        elif key is not None and program.partitions == "static":
+            try:
+                found = self.coordinator(program.job).read_state(program.operator, key).to_arrow().to_pylist()
+            except DstlError as error:
+                self.wrong.append(f"{program}: partition {key!r} names no checkpoint: {error}")
+                return
+            if by_key(found) != by_key(self.rows(program.job, program.operator)):
+                self.wrong.append(f"{program}: partition {key!r} names another checkpoint than its own")
+
+    def savepoint(self, job: str, rng: random.Random) -> None:
+        """Whatever a savepoint may be called, its name alone finds it, as in a command; and it goes again."""
+        kept, name = self.coordinator(job).list(), rng.choice(["keep", "1", "2", "3", "20240103"])
+        if not kept:
+            return
+        coordinator, wanted = self.coordinator(job), rng.choice(kept).checkpoint_id
+        try:
+            coordinator.savepoint(wanted, name)
+        except InvalidInputError as error:
+            self.history.append(f"savepoint {name} of {job} was refused: {error}")
+            return
+        try:
+            found = coordinator.at(AsOf.of_text(name)).checkpoint_id
+        except DstlError as error:
+            self.wrong.append(f"savepoint {name!r} of {job} names no checkpoint: {error}")
+        else:
+            if found != wanted:
+                self.wrong.append(f"savepoint {name!r} of {job} names checkpoint {found}, not {wanted}")
+        coordinator.release(name)
+
+    def days_of(self, program: Program, key: str | None, number: int) -> set[str]:
+        """The days of which a run of this partition is given rows."""
+        return {day for day in days_of(program, key, number) if day.removeprefix("key ") not in self.quiet}
+
+    def newest(self, job: str) -> int:
+        """The id of the last checkpoint; 0 without one."""
+        latest = self.coordinator(job).latest()
+        return 0 if latest is None else latest.checkpoint_id
 
     def operators(self, job: str) -> list[str]:
         latest = self.coordinator(job).latest()
@@ -459,17 +507,31 @@ def keys_of(program: Program) -> list[str | None]:
 
 @contextmanager
 def world_of(
-    programs: list[Program], instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, *, apart: bool
+    programs: list[Program],
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    apart: bool,
+    quiet: frozenset[str],
 ) -> Iterator[World]:
     """A store of its own; the programs are defined in one code location, or each in its own."""
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), programs, apart)
+        world = World(Path(folder), programs, apart, quiet)
         monkeypatch.setattr(program_module, "_is_defined", lambda _context: world.is_defined)
         world.runner = runner_of(world.folder, instance, world.is_defined, monkeypatch)
         yield world
 
 
 # ---- drawing
+
+
+def drawn_quiet(rng: random.Random) -> frozenset[str]:
+    """Some days and keys; the first ones more often."""
+    days = [str((START + timedelta(days=n)).date()) for n in range(60)]
+    often = {days[0], "3"}
+    return frozenset(
+        each for each in [*days, "3", "2", "1"] if rng.random() < (0.3 if each in often else 0.1)
+    )
 
 
 def drawn(rng: random.Random) -> Program:

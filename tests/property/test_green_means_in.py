@@ -12,19 +12,32 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import dagster as dg
 import pytest
 
-from dstl_dagster.checkpoint import Claim
+from dstl_dagster.checkpoint import Batch, Claim, OperatorReport, coordinator
 from dstl_dagster.checkpoint.steps import trigger
 from dstl_dagster.errors import DstlError
+from dstl_dagster.format import ColumnIds
 from dstl_dagster.orchestration import partitions
 from dstl_dagster.orchestration.inject import resources
+from dstl_dagster.state import StateSchema
 from dstl_dagster.testing.fault_schedules import Fault
-from dstl_dagster.timeline import BatchKey, Timeline
+from dstl_dagster.timeline import AsOf, BatchKey, Timeline
 from tests.property.program_runs import instance_of_runs
-from tests.property.programs import Followed, Follower, Program, World, changed, drawn, keys_of, world_of
+from tests.property.programs import (
+    Followed,
+    Follower,
+    Program,
+    World,
+    changed,
+    drawn,
+    drawn_quiet,
+    keys_of,
+    world_of,
+)
 
 FIRST = int(os.environ.get("DSTL_GREEN_FIRST", "0"))
 CASES = int(os.environ.get("DSTL_GREEN_CASES", "24"))
@@ -47,6 +60,7 @@ WEIGHTS = {
     "die": 3,
     "at once": 2,
     "follow": 2,
+    "savepoint": 1,
 }
 
 
@@ -86,6 +100,8 @@ class Case:
                 self._at_once(which)
             case "follow":
                 world.follow(now.job)
+            case "savepoint":
+                world.savepoint(now.job, rng)
             case _:
                 self._edit(which, by_command=does == "rename")
 
@@ -157,8 +173,11 @@ def play(
     programs = [drawn(rng), drawn(rng)]
     while not _fits(*programs):
         programs[1] = drawn(rng)
-    apart = rng.random() < 0.3
-    with pytest.MonkeyPatch.context() as patched, world_of(programs, instance, patched, apart=apart) as world:
+    apart, quiet = rng.random() < 0.3, drawn_quiet(rng)
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        world_of(programs, instance, patched, apart=apart, quiet=quiet) as world,
+    ):
         world.follower, case = follower, Case(world, rng)
         for _ in range(STEPS):
             case.step()
@@ -231,6 +250,38 @@ def batches_of_another_kind_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Claim, "_check_measure", lambda *_arguments: None)
 
 
+def a_column_is_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = StateSchema.from_parts.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        StateSchema,
+        "from_parts",
+        classmethod(lambda cls, message, keys, most, _ids: plain(cls, message, keys, most, ColumnIds())),
+    )
+
+
+def digits_are_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = AsOf.of.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        AsOf,
+        "of",
+        classmethod(lambda cls, at: plain(cls, int(at) if isinstance(at, str) and at.isdigit() else at)),
+    )
+
+
+def any_name_is_a_savepoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "validated_savepoint", lambda name: name)
+
+
+def a_batch_without_rows_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Batch.add
+
+    def add(batch: Batch, report: Any) -> None:
+        if not isinstance(report, OperatorReport) or report.upserts or batch.schema(report.operator):
+            plain(batch, report)
+
+    monkeypatch.setattr(Batch, "add", add)
+
+
 @pytest.mark.parametrize(
     "variant",
     [
@@ -242,6 +293,10 @@ def batches_of_another_kind_fit(monkeypatch: pytest.MonkeyPatch) -> None:
         nothing_completes_the_block,
         a_source_is_its_name,
         a_drop_is_not_noticed,
+        a_column_is_its_name,
+        digits_are_an_id,
+        any_name_is_a_savepoints,
+        a_batch_without_rows_says_nothing,
     ],
 )
 @pytest.mark.soak
