@@ -368,7 +368,11 @@ class World:
 
         before = len(self.history)
         self.by_hand(rng, does)
-        return not any("refused" in each for each in self.history[before:])
+        is_done = not any("refused" in each for each in self.history[before:])
+        for row in self.rows(job, program.operator) if is_done and columns else ():
+            if program.column in row or row[to.column] is None:
+                self.wrong.append(f"{program}: {row} is not as before the rename {columns}")
+        return is_done
 
     def follow(self, job: str) -> None:
         """Each operator of the job has a follower, which takes up what it has missed."""

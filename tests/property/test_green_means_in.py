@@ -28,6 +28,7 @@ from dstl_dagster.testing.fault_schedules import Fault
 from dstl_dagster.timeline import AsOf, BatchKey, Timeline
 from tests.property.program_runs import instance_of_runs
 from tests.property.programs import (
+    COLUMNS,
     Followed,
     Follower,
     Program,
@@ -54,6 +55,7 @@ WEIGHTS = {
     "execute again": 2,
     "edit": 3,
     "rename": 2,
+    "rename column": 2,
     "restore": 1,
     "drop": 2,
     "forget": 1,
@@ -80,10 +82,9 @@ class Case:
         match does:
             case "next":
                 self._next(which)
-            case "any":
-                world.run(now, rng.choice(keys))
-            case "again":
-                world.run(now, keys[max(0, self._at[which] - 1) % len(keys)])
+            case "any" | "again":
+                before = keys[max(0, self._at[which] - 1) % len(keys)]
+                world.run(now, rng.choice(keys) if does == "any" else before)
             case "execute again":
                 self._execute_again(now)
             case "restore":
@@ -102,6 +103,9 @@ class Case:
                 world.follow(now.job)
             case "savepoint":
                 world.savepoint(now.job, rng)
+            case "rename column":
+                other = next(each for each in COLUMNS if each != now.column)
+                self._becomes(which, replace(now, column=other), by_command=True)
             case _:
                 self._edit(which, by_command=does == "rename")
 
@@ -128,7 +132,7 @@ class Case:
         """The other program runs, or somebody restores or drops, in the middle of a run."""
         rng, world = self._rng, self.world
         other = world.programs[1 - which]
-        does = rng.choice(["run", "run", "run", "drop", "restore"])
+        does = rng.choice(["run", "run", "drop", "drop", "restore"])
 
         def meanwhile() -> None:
             match does:
@@ -143,17 +147,21 @@ class Case:
 
     def _edit(self, which: int, *, by_command: bool) -> None:
         """Change one thing of a program; `by_command` what it is called, and the job's as well."""
-        rng, world = self._rng, self.world
-        now = world.programs[which]
+        rng = self._rng
+        now = self.world.programs[which]
         names = ["operator", "name", "source", "column"]
         edited = changed(
             rng, now, rng.choice(names if by_command else ["partitions", "way", "partitions", *names])
         )
         if edited.name != now.name and not by_command:
             edited = replace(edited, mark=edited.name)
+        self._becomes(which, edited, by_command=by_command)
+
+    def _becomes(self, which: int, edited: Program, *, by_command: bool) -> None:
+        world = self.world
         if not _fits(edited, world.programs[1 - which]):
             return
-        if by_command and not world.rename(now, edited, rng):
+        if by_command and not world.rename(world.programs[which], edited, self._rng):
             return
         world.programs[which] = edited
 
