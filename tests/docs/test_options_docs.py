@@ -57,8 +57,8 @@ def test_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_every_key_is_described() -> None:
     """By its own name on one of the pages, and by a prefix on this one."""
-    described = ("options", "checkpoints", "changelog", "storage")
-    pages = "".join((DOCS / f"{name}.md").read_text() for name in described)
+    rooms = ("checkpoints", "changelog", "storage")
+    pages = PAGE + "".join(page.read_text() for name in rooms for page in (DOCS / name).glob("*.md"))
     for table in _TABLES:
         for option in table.options:
             assert option.key.startswith(_PREFIXES)
