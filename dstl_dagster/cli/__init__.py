@@ -39,7 +39,7 @@ class _LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, TextIOWrapper):  # a name that the terminal's encoding lacks is no traceback
+            if isinstance(stream, TextIOWrapper):  # a name outside of the terminal's encoding is no traceback
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)

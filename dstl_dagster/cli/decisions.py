@@ -58,7 +58,7 @@ def savepoint_command(
     duration: str | None,
     as_json: bool,
 ) -> None:
-    """Keep checkpoint ID as savepoint NAME, whatever the retention; "latest" is the last one."""
+    """Keep checkpoint ID as savepoint NAME, beyond the retention; "latest" is the last one."""
     checkpoint_id = coordinator.at(at).checkpoint_id
     until = None if duration is None else datetime.now(UTC) + parse_duration("--for", duration)
     checkpoint = coordinator.savepoint(checkpoint_id, name, until=until)
@@ -175,7 +175,7 @@ def resolve_command(
 
 
 @click.command("abort")
-@click.option("--reason", default="by hand", show_default=True, help="What the timeline says of it.")
+@click.option("--reason", default="by command", show_default=True, help="What the timeline says of it.")
 @yes_option
 @job_options
 @as_json_option
@@ -212,7 +212,7 @@ def abort_command(coordinator: CheckpointCoordinator, reason: str, yes: bool, as
 @as_json_option
 def gc_command(coordinator: CheckpointCoordinator, dry_run: bool, keep: int | None, as_json: bool) -> None:
     """Delete what nothing references: the rest of subsumed checkpoints, and what dead attempts left."""
-    # The command knows the job's retention only if it is told: its default must not subsume anything.
+    # The command knows the retention only from options: its default must not subsume anything.
     if keep is None and not any(map(coordinator.job_options.gives, _RETENTION)):
         keep = _KEEP_ALL
     report = coordinator.clean_up(dry_run=dry_run, num_retained=keep)
@@ -300,7 +300,7 @@ def _require_runnable(command: tuple[str, ...]) -> None:
 
 
 def _show_plan(plan: Correction, *, to_stderr: bool) -> None:
-    """What nobody has done yet."""
+    """The steps of a correction before it begins."""
     if plan.restore_to is None:
         say(f"job {plan.job!r} was restored to before {plan.batch} already", err=to_stderr)
     else:

@@ -137,7 +137,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def user_name() -> str:
-    """Who runs this command."""
+    """The user that runs this command."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

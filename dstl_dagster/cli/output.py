@@ -1,4 +1,4 @@
-"""What commands print for people: lines, tables and times.
+"""Lines, tables and times on a terminal.
 
 Owns that no control character of a row or a name reaches the terminal, the width of tables, and how a time
 reads. Does not own what is printed, or JSON, which `json` makes safe.

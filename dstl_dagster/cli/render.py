@@ -292,7 +292,7 @@ def audit_json(audit: Audit) -> dict[str, Any]:
 
 
 def clean_up_lines(report: CleanUp) -> Iterator[str]:
-    """What a clean-up did or would do."""
+    """The deletions of a clean-up, done or planned."""
     would = "would be " if report.dry_run else ""
     if report.subsumed:
         yield f"checkpoints {would}subsumed: {', '.join(map(str, report.subsumed))}"
@@ -347,7 +347,7 @@ def verification_json(found: Verification) -> dict[str, Any]:
 
 
 def plan_lines(plan: RestorePlan) -> Iterator[str]:
-    """What a restore would undo, line by line."""
+    """The effects of a restore, line by line."""
     for completed in plan.left_behind:
         manifest = plan.manifests.get(completed.checkpoint_id)
         size = "cleaned up" if manifest is None else f"{readable_bytes(manifest.state_bytes)} of changelog"
@@ -396,7 +396,7 @@ def cost_sections(
     """A row for each step, and the sum of the first four; of steps 5 and 6 `later`, or else their seconds."""
     cost = checkpoint.manifest.cost
     if cost is None:
-        yield "cost: not counted by the release that wrote this checkpoint"
+        yield "cost: not counted"
         return
     listed = f"list prices of {prices.as_of}" if prices.as_of else "prices of the job"
     at = listed if prices.class_a_per_thousand else "no price"
@@ -423,7 +423,7 @@ def _cost_cells(step: Cost, prices: StoragePrices) -> Iterator[str]:
 
 
 def cost_json(checkpoint: Checkpoint, later: CheckpointCost, prices: StoragePrices) -> dict[str, Any] | None:
-    """The same for programs; `None` if nobody counted. The sums are of `steps`, which are 1 to 4."""
+    """The same for programs; `None` if not counted. The sums are of `steps`, which are 1 to 4."""
     cost = checkpoint.manifest.cost
     if cost is None:
         return None

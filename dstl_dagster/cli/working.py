@@ -32,7 +32,7 @@ __all__ = ["Working", "moments", "open_working", "progress_of", "require_folder"
 
 
 def open_working(uri: str, options: GSFileSystemOptions) -> ObjectStore:
-    """The store at `uri`; what is requested of it is told on stderr while the current command runs.
+    """The store at `uri`; its requests are counted on stderr while the current command runs.
 
     Raises: as `open_store`; NotFoundError if it is a folder that does not exist.
     """
@@ -104,15 +104,15 @@ class Working:
         self._thread.join()
 
     def _run(self) -> None:
-        began, told = self._clock(), NO_COST
+        began, shown = self._clock(), NO_COST
         for moment in self._moments:
             if self._wait(self._ended, max(0.0, began + moment - self._clock())):
                 return
             now = self._cost()
-            if now.requests != told.requests:
-                with contextlib.suppress(OSError):  # nobody reads it
+            if now.requests != shown.requests:
+                with contextlib.suppress(OSError):  # stderr is closed
                     say(_line(self._clock() - began, now), err=True)
-                told = now
+                shown = now
 
 
 def _line(seconds: float, cost: Cost) -> str:

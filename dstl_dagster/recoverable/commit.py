@@ -10,12 +10,12 @@ Any number of callers may run the same commit at the same time, be killed at any
   So a late or repeated compose either finds its sources and writes what was due, or changes nothing; and
   once the final object has been removed, nothing can bring it back.
 * A run that misses a source looks one level up for an object that is provably of this commit, and so on to
-  the final one. Searching upwards finds whatever a rival has moved meanwhile.
+  the final one. Searching upwards finds all that a rival has moved meanwhile.
 * A foreign object is never touched. A commit is reported as published only when no source is left.
 
 In a copy of a store every object has another generation, and tools may lose metadata. Where the caller knows
 that the store is a copy (`Copied`), components are bound to the generations that are live, and what a commit
-made is known by length and checksum, each only if these are the right ones. Nobody else may: a twin of a
+made is known by length and checksum, each only if these are the right ones. No other process may: a twin of a
 component is also what a late repeat of its upload leaves, and a zombie that took it would bring back a file
 that was retracted. There the file is blocked, for a person to decide.
 """
@@ -79,7 +79,7 @@ class CommitState(StrEnum):
 
 @dataclass(frozen=True)
 class CommitOutcome:
-    """What became of one file.
+    """The outcome of one file.
 
     Attributes:
         state: see `CommitState`.
@@ -132,7 +132,7 @@ def compose_file(
     parallelism: int,
     copied: Copied = lambda: False,
 ) -> tuple[CommitOutcome, Sequence[CopiedSource]]:
-    """`commit_file` of one of many, whose final name was free a moment ago, and which nobody takes before
+    """`commit_file` of one of many, whose final name was free a moment ago, and which no other takes before
     this step has ended: without components and final object it is blocked, not taken away.
 
     It is not looked up first: a foreign object is found by the last request, when a tree of composes has
@@ -411,7 +411,7 @@ class _Commit:
         write = partial(write_own, self._final_store, self._final_name, expected, copy)
         limited = bool(self._temporary_store.capabilities.seconds_between_updates)
         if limited and source.updated is None:
-            # Of a component, nobody knows how old it is; and a young one may not be deleted yet.
+            # The age of a component is unknown, and a young one may not be deleted yet.
             look = partial(self._temporary_store.stat, source.name)
             made, stat = both(write, look, self._final_store.capabilities.lookup_threads(self._parallelism))
             source = replace(source, updated=None if stat is None else stat.updated)

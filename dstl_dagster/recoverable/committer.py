@@ -1,4 +1,4 @@
-"""The two ways to commit one file by hand.
+"""The two ways to commit one file without a checkpoint.
 
 Owns how each maps an outcome to a result or an error, and the look-up of components that are known by id
 alone. Does not own the commit itself (`commit`).
@@ -45,7 +45,7 @@ class GSRecoverableWriterCommitter:
 
     @property
     def recoverable(self) -> GSCommitRecoverable:
-        """What this committer publishes; serialize it to commit in another process."""
+        """The recoverable that this committer publishes; serialize it to commit in another process."""
         return self._recoverable
 
     @property

@@ -121,7 +121,7 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
     def write(self, payload: Buffer, /) -> int:
         """Write all of `payload`, of any contiguous buffer type.
 
-        Raises: ClosedError; whatever the store raises, after which only `close` is of use: recover from
+        Raises: ClosedError; any error of the store, after which only `close` is of use: recover from
         the last persisted state.
         """
         if self._closed:

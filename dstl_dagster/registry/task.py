@@ -56,7 +56,7 @@ class TaskChangelogRegistry:
             self._counts[handle.name] = reference_count
 
     def stop_tracking(self, handle: StreamStateHandle) -> None:
-        """A checkpoint owns the file now: forget it, whatever its count. An unknown file is fine."""
+        """A checkpoint owns the file now: forget it at any count. An unknown file is fine."""
         with self._lock:
             self._counts.pop(handle.name, None)
 

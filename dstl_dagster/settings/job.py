@@ -54,7 +54,7 @@ _PLACES: Final = ("gs.writer.temporary.bucket.name", "gs.filesink.entropy.enable
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What is set for a job; everything else has its default. Compared by value; pickled as plain JSON.
+    """The options that are set for a job. Compared by value; pickled as plain JSON.
 
     Attributes:
         given: (canonical key, text), sorted by key. Use `of` or `from_mapping`, which check it.

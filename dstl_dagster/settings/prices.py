@@ -92,7 +92,7 @@ class StoragePrices:
 
 @dataclass(frozen=True)
 class CostBudget:
-    """What one checkpoint may cost at most; `None`: no limit.
+    """The most that one checkpoint may cost; `None`: no limit.
 
     Attributes:
         requests: of all classes.

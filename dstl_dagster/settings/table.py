@@ -51,7 +51,7 @@ class OptionTable:
         self.spellings = frozenset(each for option in self.options for each in option.spellings)
 
     def values(self, mapping: Mapping[str, ConfigValue]) -> dict[str, Any]:
-        """What `mapping` gives, parsed, by attribute. A value of None counts as not given.
+        """The options in `mapping`, parsed, by attribute. A value of None counts as not given.
 
         Raises: InvalidInputError for a value that cannot be parsed, or two spellings of one option.
         """

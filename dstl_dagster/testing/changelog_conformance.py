@@ -27,7 +27,7 @@ _META = -1
 
 @dataclass
 class ChangelogUnderTest:
-    """What a subclass provides.
+    """The parts that a subclass provides.
 
     Attributes:
         writer: new, of `RANGE`, made by the thread of the test.
@@ -88,7 +88,7 @@ class StateChangelogWriterConformance:
         assert log.writer.initial_sequence_number() == first
 
     def test_a_persist_rolls_over(self, log: ChangelogUnderTest) -> None:
-        """What is appended after it has a position of its own."""
+        """A later append has a position of its own."""
         log.writer.append(2, b"a")
         log.writer.persist(log.writer.initial_sequence_number(), 1).result(_WAIT_SECONDS)
         after = log.writer.next_sequence_number()
@@ -117,7 +117,7 @@ class StateChangelogWriterConformance:
     # -- futures
 
     def test_persists_overlap(self, log: ChangelogUnderTest) -> None:
-        """Each future has what its own call covered, in whatever order they are waited for."""
+        """Each future has what its own call covered, in any order of waiting."""
         first = log.writer.initial_sequence_number()
         log.writer.append(2, b"a")
         one = log.writer.persist(first, 1)
@@ -191,7 +191,7 @@ class StateChangelogWriterConformance:
         assert log.persisted(middle) == [(2, b"b")]
 
     def test_only_what_has_a_position_is_truncated(self, log: ChangelogUnderTest) -> None:
-        """What was appended since the last roll-over has none."""
+        """Changes since the last roll-over have none."""
         log.writer.append(2, b"a")
         with pytest.raises(InvalidInputError):
             log.writer.truncate(log.writer.initial_sequence_number().next())

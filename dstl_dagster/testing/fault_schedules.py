@@ -20,7 +20,7 @@ class SimulatedCrash(BaseException):
 
 
 class Fault(Enum):
-    """What happens to one request. For a request that changes nothing, a lost or late effect is an error."""
+    """The fate of one request. For a request that changes nothing, a lost or late effect is an error."""
 
     CRASH_BEFORE = "crash_before"  # the process dies; the request was never sent
     CRASH_AFTER = "crash_after"  # the request has its effect; the process dies before the answer
@@ -58,7 +58,7 @@ class FaultSchedule(Protocol):
     """Decides which requests fail, without seeing outcomes."""
 
     def decide(self, request: Request) -> Fault | None:
-        """What happens to this request; None: nothing."""
+        """The fault of this request; None: no fault."""
         ...
 
     def deliver_late_effect(self) -> bool:

@@ -41,7 +41,7 @@ _CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_LATE)
 
 
 class _Process:
-    """What all buckets of one view share: the requests so far, the crash, the effects in flight."""
+    """Shared by all buckets of one view: the requests so far, the crash, the effects in flight."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ __all__ = ["UpstreamCommitter"]
 
 
 class UpstreamCommitter:
-    """Check, then compose; clean up by prefix; trust whatever has the final name."""
+    """Check, then compose; clean up by prefix; trust any object of the final name."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class UpstreamCommitter:
         self._compose([cumulated, *rest], target)
 
     def _compose_once(self, names: list[str], target: str) -> None:
-        # The precondition is read here, after the decision: whatever is there by now is overwritten.
+        # The precondition is read here, after the decision: an object that came meanwhile is overwritten.
         found = self._temporary_store.stat(target)
         precondition: Precondition = ABSENT if found is None else Generation(found.generation)
         self._temporary_store.compose([Source(name) for name in names], target, precondition=precondition)

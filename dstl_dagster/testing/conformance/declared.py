@@ -83,11 +83,11 @@ class DeclaredConformance(ConformanceFixtures):
     def test_a_declared_clock_is_never_ahead(self, store: ObjectStore) -> None:
         """A store that tells the time tells that of its stamps: not ahead of the next, and not stuck."""
         before = store.put("a", b"", precondition=ABSENT)
-        told = server_time(store)
-        assert (told is not None) == store.capabilities.tells_time
+        time_of_server = server_time(store)
+        assert (time_of_server is not None) == store.capabilities.tells_time
         after = store.put("b", b"", precondition=ABSENT)
-        if told is not None:
-            assert before.updated - timedelta(seconds=2) <= told <= after.updated
+        if time_of_server is not None:
+            assert before.updated - timedelta(seconds=2) <= time_of_server <= after.updated
 
     def test_declared_batches_delete_each_by_itself(self, store: ObjectStore) -> None:
         """One answer for each object, in order; a conflict is an answer, and concerns its object alone."""
@@ -116,7 +116,7 @@ class DeclaredConformance(ConformanceFixtures):
         assert meter.cost == Cost(class_a=1, class_b=2, free=2, bytes_up=7, bytes_down=3, uploads=2)
 
     def test_a_declared_short_list_is_the_beginning(self, store: ObjectStore) -> None:
-        """What a whole listing has first, metadata included; fewer objects only if there are no more."""
+        """The beginning of a whole listing, metadata included; fewer objects only if there are no more."""
         if not store.capabilities.short_lists:
             return
         for number in range(5):

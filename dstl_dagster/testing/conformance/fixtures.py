@@ -1,4 +1,4 @@
-"""What the suite requires of a subclass: a store, a way around it, and the names the store does not accept.
+"""A subclass of the suite provides: a store, a way around it, and the names the store does not accept.
 
 Owns the fixtures and these declarations. Does not own any test.
 """

@@ -69,7 +69,7 @@ class ListsConformance(ConformanceFixtures):
         assert [stat.name for stat in store.list(prefix, start_offset=offset)] == expected
 
     def test_list_survives_changes(self, store: ObjectStore) -> None:
-        """Objects that exist throughout the walk are listed once, whatever changes around them."""
+        """Objects that exist throughout the walk are listed once, while others come and go."""
         lasting = [f"l/{number:03d}" for number in range(0, 60, 2)]
         passing = [f"l/{number:03d}" for number in range(1, 60, 2)]
         for name in lasting + passing:

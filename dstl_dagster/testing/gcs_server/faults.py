@@ -13,7 +13,7 @@ __all__ = ["FaultKind", "FaultPlan", "RandomFaults", "ServerFault"]
 
 
 class FaultKind(Enum):
-    """What happens to a request."""
+    """The fate of a request."""
 
     STATUS = "status"  # no effect; the given status code
     MISMATCH = "mismatch"  # no effect; 400, as for a payload damaged in transit

@@ -45,7 +45,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 @dataclass(frozen=True)
 class ServerState:
-    """What all connections share. `wait(seconds)` waits, or returns early when the server stops."""
+    """Shared by all connections. `wait(seconds)` waits, or returns early when the server stops."""
 
     omit_empty_sizes: Callable[[], bool]
     model: Model
