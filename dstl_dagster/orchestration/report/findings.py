@@ -223,7 +223,7 @@ def of_cost(coordinator: CheckpointCoordinator, latest: Checkpoint | None, budge
         return _of_none(coordinator, COST)
     cost = latest.manifest.cost
     if cost is None:
-        text = f"unknown: checkpoint {latest.checkpoint_id} was written by a release that did not count"
+        text = f"unknown: the requests of checkpoint {latest.checkpoint_id} were not counted"
         return Finding(COST, False, text, warn=True)
     total, usd = cost.total, cost.total.usd(coordinator.prices)
     moved = total.bytes_up + total.bytes_down
