@@ -1,4 +1,4 @@
-"""Credentials, as docs/storage/gcs.md has them: a resource's in the control plane, a machine's own in tasks."""
+"""Credentials, as docs/storage/gcs.md has them: a resource's in the control plane, a machine's in tasks."""
 
 from __future__ import annotations
 
