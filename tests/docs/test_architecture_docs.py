@@ -37,7 +37,7 @@ def test_every_folder_is_a_layer_or_testing() -> None:
 
 
 def test_every_place_that_the_page_names_is_there() -> None:
-    """`timeline/decisions.py` and the like exist."""
+    """`timeline/timeline.py` and the like exist."""
     places = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", PAGE))
     assert len(places) > 10
     assert [place for place in sorted(places) if not (PACKAGE / place).is_file()] == []

@@ -43,10 +43,10 @@ def test_runs_are_counted_and_end_well(capsys):
 
 def test_what_ends_wrong_is_printed_with_its_replay(capsys, monkeypatch):
     """A protocol in which nobody fences: the exit code reports it, with the command that replays it."""
-    from dstl_dagster.timeline import decisions
+    from dstl_dagster.timeline import Completed, decisions
 
     monkeypatch.setattr(
-        decisions, "to_complete", lambda view, attempt, **said: decisions.Completed(
+        decisions, "to_complete", lambda view, attempt, **said: Completed(
             attempt=attempt.attempt, checkpoint_id=attempt.checkpoint_id, parent=attempt.parent,
             batch=attempt.batch, **{**said, "files": tuple(said["files"])},
         ),
