@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dstl_dagster.spark.dataframes.partitioning import by_key_group
     from dstl_dagster.spark.dataframes.state import read_state, write_state
     from dstl_dagster.spark.local.session import local_session, running_session, stop_session
-    from dstl_dagster.spark.resumed import ResumedBatch
+    from dstl_dagster.spark.pipes import ResumedBatch
     from dstl_dagster.spark.streaming.foreach_batch import checkpointed_batches
 
 __all__ = [
@@ -48,7 +48,7 @@ __getattr__, __dir__ = lazy_face(
         "dataframes.partitioning": ["by_key_group"],
         "dataframes.state": ["read_state", "write_state"],
         "local.session": ["local_session", "running_session", "stop_session"],
-        "resumed": ["ResumedBatch"],
+        "pipes": ["ResumedBatch"],
         "streaming.foreach_batch": ["checkpointed_batches"],
     },
 )

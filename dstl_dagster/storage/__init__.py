@@ -53,14 +53,13 @@ if TYPE_CHECKING:
         cost_note,
     )
     from dstl_dagster.storage.batching import Check, component_lookups, delete_each
-    from dstl_dagster.storage.copied import Origin, generation_of_copy
+    from dstl_dagster.storage.copies import Origin, generation_of_copy
     from dstl_dagster.storage.gcs.store import GCSObjectStore
     from dstl_dagster.storage.local.file_ranges import FileRanges
     from dstl_dagster.storage.local.private_folder import PrivateFile, PrivateFolder
     from dstl_dagster.storage.local.store import LocalObjectStore
     from dstl_dagster.storage.memory import MemoryObjectStore
     from dstl_dagster.storage.open import open_store, require_store_uri, require_within
-    from dstl_dagster.storage.parts import read_parts
     from dstl_dagster.storage.policy.retry import Retries, RetryAttempt, RetryPolicy
     from dstl_dagster.storage.policy.update_limit import let_settle
     from dstl_dagster.storage.preflight import Finding, Severity, check_store
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
         split_bucket_uri,
         split_object_uri,
     )
+    from dstl_dagster.storage.whole_object import read_parts
     from dstl_dagster.storage.wrapper import (
         WrapperRanges,
         WrapperReader,
@@ -178,14 +178,14 @@ __getattr__, __dir__ = lazy_face(
             "cost_from_note",
             "cost_note",
         ],
-        "copied": ["Origin", "generation_of_copy"],
+        "copies": ["Origin", "generation_of_copy"],
         "local.file_ranges": ["FileRanges"],
         "gcs": ["GCSObjectStore"],
         "local": ["LocalObjectStore"],
         "batching": ["Check", "component_lookups", "delete_each"],
         "memory": ["MemoryObjectStore"],
         "open": ["open_store", "require_store_uri", "require_within"],
-        "parts": ["read_parts"],
+        "whole_object": ["read_parts"],
         "preflight": ["Finding", "Severity", "check_store"],
         "local.private_folder": ["PrivateFile", "PrivateFolder"],
         "readback": ["Expected", "WRITER_ID_KEY", "put_own", "write_own"],

@@ -5,9 +5,9 @@ Does not own whose bytes they are (`changelog`) or who still needs a file (`regi
 
 from dstl_dagster.storage import RetryPolicy
 from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
+from dstl_dagster.upload.file_names import job_id_text, local_changelog_directory
 from dstl_dagster.upload.metrics import UploadMetrics
-from dstl_dagster.upload.places import job_id_text, local_changelog_directory
-from dstl_dagster.upload.retry import RetryingExecutor
+from dstl_dagster.upload.racing import RetryingExecutor
 from dstl_dagster.upload.scheduler import (
     BatchingStateChangeUploadScheduler,
     StateChangeUploadScheduler,

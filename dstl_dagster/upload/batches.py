@@ -1,7 +1,7 @@
 """Which queued tasks share a file, and the upload of one batch as something to retry.
 
 Owns the queue, where a batch ends, and when its tasks are settled. Does not own threads or time
-(`scheduler`), nor when an attempt is repeated (`retry`).
+(`scheduler`), nor when an attempt is repeated (`racing`).
 """
 
 from __future__ import annotations

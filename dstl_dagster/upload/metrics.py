@@ -21,7 +21,7 @@ import copy
 from collections.abc import Callable, Iterable
 
 from dstl_dagster.metrics import NO_METRICS, Measurement, MeasurementKind, MetricsHook, fan_out
-from dstl_dagster.upload.retry import AttemptCounts
+from dstl_dagster.upload.racing import AttemptCounts
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 
 __all__ = ["PREFIX", "UploadMetrics"]

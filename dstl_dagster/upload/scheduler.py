@@ -1,7 +1,7 @@
 """When tasks leave, and in which thread.
 
 Owns the schedulers, when a batch is due, the in-flight limit and the threads. Does not own which tasks share
-a file (`batches`), what an upload is (`uploader`) nor when it is repeated (`retry`).
+a file (`batches`), what an upload is (`uploader`) nor when it is repeated (`racing`).
 
 Source: Flink's `StateChangeUploadScheduler` and `BatchingStateChangeUploadScheduler`.
 """
@@ -25,10 +25,10 @@ from dstl_dagster.storage import ObjectStore, RetryPolicy, StoreCapabilities
 from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
 from dstl_dagster.upload.batches import Batch, BatchAction, BatchQueue, complete_all
 from dstl_dagster.upload.early import BeginFile
+from dstl_dagster.upload.file_names import local_changelog_directory
 from dstl_dagster.upload.file_upload import FileTracker
 from dstl_dagster.upload.metrics import UploadMetrics
-from dstl_dagster.upload.places import local_changelog_directory
-from dstl_dagster.upload.retry import RetryingExecutor
+from dstl_dagster.upload.racing import RetryingExecutor
 from dstl_dagster.upload.tasks import UploadTask
 from dstl_dagster.upload.timers import ThreadTimer, Timer
 from dstl_dagster.upload.uploader import (

@@ -1,7 +1,7 @@
 """One attempt to upload: some tasks in, one changelog file out.
 
 Owns the uploader protocol, and how ours names its files. Does not own how a file is written (`file_upload`),
-retries, batches, or the completion of tasks (`retry`, `batches`, `scheduler`).
+retries, batches, or the completion of tasks (`racing`, `batches`, `scheduler`).
 
 Source: Flink's `StateChangeFsUploader` and `DuplicatingStateChangeFsUploader`. There an attempt that fails
 also fails its tasks, which makes retries useless, and an error on closing the file is reported as success.
@@ -19,9 +19,9 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.storage import ObjectStore
+from dstl_dagster.upload.file_names import changelog_folder
 from dstl_dagster.upload.file_upload import FileTracker, FileUpload
 from dstl_dagster.upload.metrics import UploadMetrics
-from dstl_dagster.upload.places import changelog_folder
 from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 

@@ -29,7 +29,7 @@ from dstl_dagster.orchestration.define.rerun import execution_of, require_replac
 from dstl_dagster.orchestration.define.table import in_words
 from dstl_dagster.orchestration.define.targets import Target
 from dstl_dagster.orchestration.failures import without_useless_retries
-from dstl_dagster.orchestration.inject.new_name import refuse_new_name
+from dstl_dagster.orchestration.inject.renamed_asset import refuse_new_name
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.inject.turns import TakeOver, Turn
 from dstl_dagster.orchestration.keys import JobAssets

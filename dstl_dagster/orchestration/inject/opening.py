@@ -1,7 +1,7 @@
 """What step 1 of a run's batch asks for: by whom, under which key, on what condition.
 
 Owns the translation of Dagster's run into a request. Does not own who then opens the attempt: this process,
-which goes on writing (`resources`), or one that hands it to another process (`elsewhere`).
+which goes on writing (`resources`), or one that hands it to another process (`pipes`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dagster._core.execution.context.invocation import BaseDirectExecutionContex
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
 from dstl_dagster.errors import ConflictError, InvalidInputError
-from dstl_dagster.orchestration.inject.new_name import refuse_new_name
+from dstl_dagster.orchestration.inject.renamed_asset import refuse_new_name
 from dstl_dagster.orchestration.inject.turns import TakeOver, Turn
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of

@@ -24,9 +24,8 @@ from dstl_dagster.metrics import MetricsHook
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.inject.applied import tell_applied
 from dstl_dagster.orchestration.inject.batch_log import log_opened, log_persisted
-from dstl_dagster.orchestration.inject.by_hand import HandWork
 from dstl_dagster.orchestration.inject.completing import complete, is_completed_later
-from dstl_dagster.orchestration.inject.elsewhere import PipesBatch, open_elsewhere
+from dstl_dagster.orchestration.inject.op_attempt import OpAttempt
 from dstl_dagster.orchestration.inject.opening import (
     BatchRequest,
     Check,
@@ -36,6 +35,7 @@ from dstl_dagster.orchestration.inject.opening import (
     request_batch,
     step_key,
 )
+from dstl_dagster.orchestration.inject.pipes import PipesBatch, open_elsewhere
 from dstl_dagster.orchestration.inject.preflight import log_bucket_findings
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
@@ -159,12 +159,12 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         a batch that a completed checkpoint holds.
         """
         with without_useless_retries():
-            given = HandWork.of(work)
-            options = given.options or self.job_options()
+            found = OpAttempt.of(work)
+            options = found.options or self.job_options()
             with closing(_open_with(self.gcs, self.uri, options)) as store:
-                given.require_store(store.uri)
-                with open_attempt_changelog(store, given.attempt, options, metrics=metrics) as storage:
-                    context.log.debug(f"writing the changelog of attempt {given.attempt.attempt}")
+                found.require_store(store.uri)
+                with open_attempt_changelog(store, found.attempt, options, metrics=metrics) as storage:
+                    context.log.debug(f"writing the changelog of attempt {found.attempt.attempt}")
                     yield storage
 
     @contextmanager
@@ -339,19 +339,19 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
 
         With `work` (the open batch, its attempt, or the reference of it) the components carry the attempt.
         Add the committer of each file to the batch, and do not commit it: step 6 publishes it, exactly once.
-        Without, the writer is its own attempt: commit by hand, or give another op the recoverable; `uri` is
-        the store then, and `recoverable.sweep` deletes what is never committed.
+        Without, the writer is its own attempt: commit it yourself, or hand another op the
+        recoverable; `uri` is the store then, and `recoverable.sweep` deletes what is never committed.
 
         Raises: InvalidInputError for a wrong option, or a temporary bucket or entropy other than the batch's;
         ConflictError (kind `already_applied`) for a batch that a completed checkpoint holds.
         """
         with without_useless_retries():
-            given = None if work is None else HandWork.of(work)
-            if given is None or given.options is None:
+            found = None if work is None else OpAttempt.of(work)
+            if found is None or found.options is None:
                 options = JobOptions.resolve(None, self.options)
             else:
-                options = given.options.with_call(self.options)
-            attempt = None if given is None else given.attempt
+                options = found.options.with_call(self.options)
+            attempt = None if found is None else found.attempt
             uri = self.uri if attempt is None else attempt.store_uri
             with closing(_open_with(self.gcs, uri, options)) as store:
                 yield GSRecoverableWriter(

@@ -1,7 +1,7 @@
 """What an event of a job says in Dagster: a pure translation of its checkpoints and restores.
 
 Owns the words and the numbers of an event. Does not own which events are reported (`reconcile`), how the
-chain is drawn (`chain`), or where objects are (`places`).
+chain is drawn (`chain`), or where objects are (`links`).
 """
 
 from __future__ import annotations
@@ -37,15 +37,7 @@ from dstl_dagster.orchestration.keys import (
 from dstl_dagster.orchestration.owners import in_words, owner_link
 from dstl_dagster.orchestration.partitions import next_partition
 from dstl_dagster.orchestration.report.chain import chain_metadata, partition_link
-from dstl_dagster.orchestration.report.measures import (
-    cost_measures,
-    cost_table,
-    is_counted,
-    measure,
-    mebibytes,
-    row_measures,
-)
-from dstl_dagster.orchestration.report.places import (
+from dstl_dagster.orchestration.report.links import (
     blocked_list,
     bucket_of,
     file_links,
@@ -53,6 +45,14 @@ from dstl_dagster.orchestration.report.places import (
     folder_of,
     published,
     store_location,
+)
+from dstl_dagster.orchestration.report.measures import (
+    cost_measures,
+    cost_table,
+    is_counted,
+    measure,
+    mebibytes,
+    row_measures,
 )
 from dstl_dagster.settings import StoragePrices
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView

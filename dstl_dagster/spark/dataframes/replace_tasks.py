@@ -1,6 +1,6 @@
-"""What a Spark task does to replace rows of keyed state: walk through its range, and write what differs.
+"""Replacing rows of keyed state inside a Spark task: it walks through its range, and writes what differs.
 
-Owns the work inside a task. Does not own the plan (`replace`), or the rule (`keyed.replace`). Imports no
+Owns the work inside a task. Does not own the plan (`state`), or the rule (`keyed.replace`). Imports no
 pyspark.
 """
 

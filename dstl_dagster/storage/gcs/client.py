@@ -23,7 +23,7 @@ from google.cloud import storage
 
 from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.storage.gcs.cleaned import cleaned
+from dstl_dagster.storage.gcs.redaction import cleaned
 from dstl_dagster.storage.policy.rate_limiter import RateLimiter
 
 __all__ = ["listen_for_time", "shared_client", "shared_rate_limiter", "split_at_fork", "told_time"]

@@ -2,7 +2,7 @@
 
 Owns the translation, from status codes and exception types: no exception of a library leaves it, not even as
 the cause of ours, because its text and its attributes hold URLs and headers. Does not own requests
-(`gcs.transport`, `gcs.upload`), what in a text is a secret (`gcs.cleaned`), nor whether a request is tried
+(`gcs.transport`, `gcs.upload`), what in a text is a secret (`gcs.redaction`), nor whether a request is tried
 again (`policy.retry`).
 """
 
@@ -28,7 +28,7 @@ from dstl_dagster.errors import (
     NotFoundError,
     UnavailableError,
 )
-from dstl_dagster.storage.gcs.cleaned import cleaned
+from dstl_dagster.storage.gcs.redaction import cleaned
 from dstl_dagster.storage.policy.rate_limiter import ThrottledError
 
 __all__ = [

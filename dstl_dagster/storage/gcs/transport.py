@@ -16,9 +16,9 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, Not
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.accounting.cost import Cost, CostMeter, Operation
 from dstl_dagster.storage.base import Buffer, ObjectStat
-from dstl_dagster.storage.gcs.cleaned import cleaned
 from dstl_dagster.storage.gcs.client import listen_for_time, shared_rate_limiter, split_at_fork
 from dstl_dagster.storage.gcs.errors import may_pass, refusal, was_refused, with_translated_errors
+from dstl_dagster.storage.gcs.redaction import cleaned
 from dstl_dagster.storage.gcs.upload import Reply
 from dstl_dagster.storage.policy.retry import Retries, RetryAttempt, RetryPolicy
 

@@ -2,7 +2,7 @@
 
 Does not own what an error means: of a request only `UnavailableError` is attempted again, and everything else
 is an answer. What to believe of an answer that follows a lost one is `readback`'s. How fast all requests
-together may begin is `policy.rate`'s. Attempts of an upload race: their loop is `upload.retry`'s.
+together may begin is `policy.rate`'s. Attempts of an upload race: their loop is `upload.racing`'s.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dstl_dagster.keyed import write_rows
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ANY, MemoryObjectStore
-from dstl_dagster.storage.parts import PART_BYTES
+from dstl_dagster.storage.whole_object import PART_BYTES
 from tests.unit.checkpoint.counting import Counted
 from tests.unit.conftest import Job
 

@@ -17,7 +17,7 @@ from dstl_dagster.settings import JobOptions
 from dstl_dagster.storage import MemoryObjectStore, RetryPolicy
 from dstl_dagster.testing.uploads import CallerExecutor, ManualTimer, RecordingUploader
 from dstl_dagster.upload import UploadTask
-from dstl_dagster.upload.retry import RetryingExecutor
+from dstl_dagster.upload.racing import RetryingExecutor
 from dstl_dagster.upload.scheduler import BatchingStateChangeUploadScheduler
 
 if TYPE_CHECKING:

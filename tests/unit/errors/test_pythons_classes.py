@@ -29,7 +29,7 @@ from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ANY, LocalObjectStore, MemoryObjectStore
 from dstl_dagster.storage.local.errors import translate_os_errors
 from dstl_dagster.upload import RetryPolicy
-from dstl_dagster.upload.retry import retry_delay_seconds
+from dstl_dagster.upload.racing import retry_delay_seconds
 
 OF_STORAGE = [
     NotFoundError,

@@ -8,7 +8,7 @@ import pytest
 
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore, read_parts
-from dstl_dagster.storage.parts import PART_BYTES
+from dstl_dagster.storage.whole_object import PART_BYTES
 from tests.unit.checkpoint.counting import Counted
 
 

@@ -1,4 +1,4 @@
-"""What an op writes with that does by itself what Spark's tasks do: the attempt that it works for.
+"""The attempt that an op uses when it writes without Spark.
 
 Owns finding the attempt and its options in what an op has. Does not own writing (`changelog`, `recoverable`).
 """
@@ -16,11 +16,11 @@ from dstl_dagster.settings import JobOptions
 if TYPE_CHECKING:
     from dstl_dagster.spark import CheckpointBatch
 
-__all__ = ["HandWork"]
+__all__ = ["OpAttempt"]
 
 
 @dataclass(frozen=True)
-class HandWork:
+class OpAttempt:
     """An open attempt that an op writes for.
 
     Attributes:
@@ -31,7 +31,7 @@ class HandWork:
     options: JobOptions | None
 
     @classmethod
-    def of(cls, work: CheckpointBatch | Attempt | Mapping[str, Any]) -> HandWork:
+    def of(cls, work: CheckpointBatch | Attempt | Mapping[str, Any]) -> OpAttempt:
         """Raises: InvalidInputError, FormatError (a reference that is none); ConflictError (kind
         `already_applied`) for a batch that a completed checkpoint holds.
         """
