@@ -140,6 +140,12 @@ class Report:
     def __add__(self, other: Report) -> Report:
         return Report(self.events + other.events, self.marks + other.marks)
 
+    def without(self, attempts: Iterable[UUID]) -> Report:
+        """Less the events about the checkpoints of these."""
+        left_out = {str(attempt) for attempt in attempts}
+        events = tuple(event for event in self.events if says.attempt_of(event) not in left_out)
+        return replace(self, events=events)
+
     def materialized(self, key: dg.AssetKey) -> list[dg.AssetMaterialization]:
         """Those of one asset, oldest first."""
         made = (event for event in self.events if isinstance(event, dg.AssetMaterialization))
@@ -203,9 +209,9 @@ def show_newest(
     return Report(tuple(lacking))
 
 
-def show_store(history: History, page: Page, shown: ShownEvents, reporter: Reporter) -> Report:
-    """All that can be restored, anew, after this page has shown another store; and days that it does not
-    have as failed.
+def show_store(so_far: Report, history: History, page: Page, shown: ShownEvents, reporter: Reporter) -> Report:
+    """`so_far`, and all that can be restored, anew and once, after this page has shown another store; and days
+    that it does not have as failed.
     """
     view, assets = history.view, page.assets
     gone = {}
@@ -215,7 +221,8 @@ def show_store(history: History, page: Page, shown: ShownEvents, reporter: Repor
             gone[key] = tuple(foreign)
     before = shown.newest(assets.checkpoints_key)
     left = "" if before is None else says.attempt_of(before)
-    report = Report(marks=(other_store_mark(assets, left, gone),))
+    report = so_far.without(entry.completed.attempt for entry in view.retained)
+    report += Report(marks=(other_store_mark(assets, left, gone),))
     by = replace(reporter, owner=None)
     for entry in view.retained:
         report += Report(tuple(_anew(entry, history, page, shown, by)))

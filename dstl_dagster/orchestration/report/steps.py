@@ -328,7 +328,7 @@ def show_again(step: Step) -> None:
     """Let the job's assets show what the store has, after they have shown another store."""
     history = History.of(step.coordinator, step.coordinator.timeline.seen())
     page = step.page(shows_state=True)
-    _write(step, show_store(history, page, Shown(step.context.instance), step.reporter))
+    _write(step, show_store(Report(), history, page, Shown(step.context.instance), step.reporter))
     match_partitions(step)
 
 

@@ -172,7 +172,7 @@ class TimelineFollower:
             tick.restorable_changed = True
             view = self._coordinator.timeline.tail()
             history = History.of(self._coordinator, view)
-            tick.report += show_store(history, self._page, self._shown, self._reporter(view))
+            tick.report = show_store(tick.report, history, self._page, self._shown, self._reporter(view))
         elif view is not None:
             last = view.last_completed
             if last is not None and last.completed.slot <= tick.cursor.slot:  # a later one has its own turn

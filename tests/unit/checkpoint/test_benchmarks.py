@@ -44,7 +44,9 @@ def test_history_is_measured(checkpoint: ModuleType) -> None:
     assert [each["checkpoints"] for each in checkpoint.measure_history([5, 10])] == [5, 10]
 
 
-def test_folds_are_measured(checkpoint: ModuleType) -> None:
-    """All rows are read back after them."""
-    folds = importlib.import_module("folds")
-    assert folds.measure(100_000, 3)["wall"]["slowest_ms"] > 0
+def test_levels_are_measured(checkpoint: ModuleType) -> None:
+    """All rows are read back after the checkpoints."""
+    levels = importlib.import_module("levels")
+    found = levels.measure("spread", 100_000, 3)
+    assert found["written_kb"] >= found["change_kb"] > 0
+    assert levels.row_of(found).count("|") == len(levels.COLUMNS) + 1
