@@ -209,9 +209,11 @@ def show_newest(
     return Report(tuple(lacking))
 
 
-def show_store(so_far: Report, history: History, page: Page, shown: ShownEvents, reporter: Reporter) -> Report:
-    """`so_far`, and all that can be restored, anew and once, after this page has shown another store; and days
-    that it does not have as failed.
+def show_store(
+    so_far: Report, history: History, page: Page, shown: ShownEvents, reporter: Reporter
+) -> Report:
+    """`so_far`, and all that can be restored, anew and once, after this page has shown another store; and
+    days that it does not have as failed.
     """
     view, assets = history.view, page.assets
     gone = {}
