@@ -240,7 +240,7 @@ def test_the_fields_of_an_asset_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
         CheckpointedAssetComponent,
         function="shop.orders:totals",
         keys=["customer"],
-        state_schema="customer STRING, total DOUBLE",
+        state_schema="customer STRING, total DOUBLE, seen TIMESTAMP",
         update={"total": "new.total"},
         ttl={"column": "seen", "ttl": "30 d"},
         partitions_def=DAILY,
@@ -403,7 +403,7 @@ def test_a_ttl_in_yaml_is_one_of_python() -> None:
         ({"retry_policy": {"max_retries": 1, "delay": 1, "jitter": "some"}}, "retry_policy: 'some' is not"),
         ({"retry_policy": {"max_retries": 1, "jitter": "FULL"}}, "retry_policy: "),
         ({"partitions_def": {"type": "static"}}, "static partitions have partition_keys"),
-        ({"partitions_def": {**DAILY, "start_date": "soon"}}, "Dagster refuses .* for daily partitions"),
+        ({"partitions_def": {**DAILY, "start_date": "soon"}}, "make no daily partitions: a date is such as"),
         ({"partitions_def": {**DAILY, "day_offset": 1}}, "daily partitions .* not start_date, day_offset"),
         ({"partitions_def": "json:JSONDecoder"}, "partitions_def: .* name a PartitionsDefinition"),
         ({"partitions_def": "nowhere:DAYS"}, "partitions_def: .* write module:name"),
@@ -442,7 +442,7 @@ def test_a_mistake_names_its_field(fields: dict[str, Any], said: str) -> None:
             {"function": "tests.dagster.fails:rows"},
             "module tests.dagster.fails fails .* ValueError: a bad rate",
         ),
-        ({"function": PLAIN, "keys": ["k"], "update": {"n": 1}}, "update and state_schema"),
+        ({"function": PLAIN, "keys": ["k"], "update": {"n": 1}}, "state_schema: it belongs to update"),
         (
             {"function": PLAIN, "keys": ["k"], "max_parallelism": "many"},
             "max_parallelism: 'many' is not a whole",
@@ -454,3 +454,103 @@ def test_a_mistake_of_an_asset_names_its_field(fields: dict[str, Any], said: str
     """As the decorator says it, where that finds it."""
     with pytest.raises(InvalidInputError, match=said):
         built(CheckpointedAssetComponent, **fields)
+
+
+ATTRIBUTES = """\
+type: dstl_dagster.components.CheckpointedAssetComponent
+attributes:
+  job: orders
+  store: file:///not/there
+  function: tests.dagster.test_component_fields:rows
+  keys: [customer]
+  state_schema: customer STRING, n INT, d DECIMAL(3,1), `a, b` MAP<INT, INT> COMMENT 'c, d', seen DATE
+  update: {n: "coalesce(old.n, 0) + 1", d: "if(old.`a, b` is null, 1, 2)", seen: "'(' || old_.x"}
+"""
+"""What a project loads. A field more is in line 9."""
+
+
+def loaded(folder: Path, text: str) -> dg.Definitions:
+    """As `dg check defs` loads it."""
+    (folder / "pyproject.toml").write_text(
+        "[tool.dg]\ndirectory_type = 'project'\n[tool.dg.project]\nroot_module = 'of_a_test'\n"
+    )
+    defs = folder / "src/of_a_test/defs/orders/defs.yaml"
+    defs.parent.mkdir(parents=True)
+    defs.write_text(text)
+    for package in (folder / "src/of_a_test", folder / "src/of_a_test/defs"):
+        (package / "__init__.py").write_text("")
+    return dg.load_from_defs_folder(path_within_project=folder / "src/of_a_test")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An empty one, whose package is forgotten afterwards."""
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "of_a_test"]:
+        del sys.modules[name]
+
+
+@pytest.mark.filterwarnings("ignore")  # Dagster's own, of its loader
+def test_what_spark_would_take_is_loaded(project: Path) -> None:
+    """Commas in brackets and quotes, brackets in quotes, a type with arguments, a comment."""
+    defs = loaded(project, ATTRIBUTES)
+    assert dg.AssetKey(["orders", "rows"]) in {spec.key for spec in defs.resolve_all_asset_specs()}
+
+
+@pytest.mark.filterwarnings("ignore")  # Dagster's own, of its loader
+@pytest.mark.parametrize(
+    ("old", "new", "line", "said"),
+    [
+        (
+            "",
+            "  max_checkpoints_per_tick: '{{ env.NOT_SET }}'",
+            9,
+            "a template gave nothing, .* example, 500",
+        ),
+        ("", "  max_checkpoints_per_tick: [5]", 9, r"max_checkpoints_per_tick: \[5\] cannot be used"),
+        ("", "  max_parallelism: many", 9, "max_parallelism: 'many' is not a whole number of 1 or more"),
+        ("", "  max_parallelism: 99999", 9, "max_parallelism: .*1..32768"),
+        ("", "  freshness_hours: .inf", 9, "freshness_hours: inf is not a number"),
+        ("", "  commit: maybe", 9, "commit: 'maybe' cannot be used. Write true or false"),
+        ("", "  default_status: running", 9, "default_status: 'running' .* STOPPED or RUNNING"),
+        ("", "  schedules: {cleanup: soon}", 9, "schedules: .*'soon'"),
+        ("", "  owners: data", 9, "owners: 'data' .*team:data"),
+        ("", "  pool: one", 9, r"pool: the component has no such field: write op: \{pool: ...\}"),
+        ("", "  sources: [a]", 9, "sources: .* are `deps`"),
+        ("", "  group: a", 9, "group: .* did you mean group_name"),
+        ("", "  op: {tag: {a: b}}", 9, "op: it has no field tag.* example, {pool"),
+        ("", "  op: x", 9, "op: 'x' cannot be used"),
+        ("", "  ttl: 30 d", 9, "ttl: '30 d' cannot be used.*column: seen"),
+        ("", "  ttl: {column: gone, ttl: 30 d}", 9, "ttl: .*'gone' is not a column"),
+        ("", "  ttl: {column: n, ttl: 30 d}", 9, "ttl: .*'n' is int32"),
+        ("", "  options: {num-retained: 3}", 9, "options: num-retained is not an option"),
+        ("", "  budget: {request: 3}", 9, "budget: .*did you mean requests"),
+        ("", "  partitions_def: {type: daily, start_date: soon}", 9, "partitions_def: .* such as 2024-01-01"),
+        ("", "  keys: [n]", 9, "keys stands twice"),
+        ("", "  delete: '\"new.n'", 9, "delete: rows: .* nothing closes"),
+        ("job: orders", "job: 12", 3, "job: 12 cannot be used"),
+        ("  job: orders\n", "", 2, "job: it is required"),
+        ("job: orders", "job: a b", 3, "job: job name 'a b'"),
+        ("file:///not/there", "not there", 4, "store: 'not there' names no store"),
+        ("[customer]", "customer", 6, "keys: 'customer' cannot be used.*[customer]"),
+        ("[customer]", "[client]", 6, "keys: key column 'client'"),
+        ("customer STRING", "customer DOUBLE", 6, "keys: .* of type double cannot be a key"),
+        ("n INT", "n FOO", 7, "schema: rows: column 'n' cannot be of type FOO: a state holds"),
+        ("n INT", "n", 7, "schema: rows: 'n' is no column"),
+        ("n INT", "n INT, n INT", 7, "schema: rows: column 'n' occurs twice"),
+        ("{n:", "{m:", 8, "update: rows: update names 'm'"),
+        ("coalesce(", "coalesce((", 8, "update: rows: n: .* ends before its expression does"),
+        ("0) +", "0)) +", 8, "update: rows: n: .* nothing opens"),
+        ("old.n,", "old.m,", 8, "update: rows: n: the state has no column 'm'"),
+    ],
+)
+def test_a_refusal_names_file_line_and_field(old: str, new: str, line: int, said: str, project: Path) -> None:
+    """As `dg check defs` shows it: the last error of the chain."""
+    text = ATTRIBUTES.replace(old, new) if old else f"{ATTRIBUTES}{new}\n"
+    assert text != ATTRIBUTES
+    with pytest.raises(Exception) as refused:
+        loaded(project, text)
+    cause = str(refused.value.__cause__)
+    assert f"orders/defs.yaml:{line}" in cause
+    assert re.search(said, cause), cause

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -17,8 +15,10 @@ import pytest
 
 import dstl_dagster as dstl
 from dstl_dagster.keyed import write_rows
+from dstl_dagster.orchestration.yaml.asset_component import EXAMPLE
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import open_store
+from tests.dagster.test_component import PROJECT, dg_commands
 from tests.docs.pages import chapters
 
 pytestmark = pytest.mark.dagster
@@ -129,36 +129,64 @@ def test_the_jobs_outside_load(program: dict[str, Any], instance: dg.DagsterInst
     assert result.skip_reason.skip_message == "slot 0: nothing new"
 
 
-def test_the_yaml_has_every_field_and_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples have all fields of the components, and build what the page promises."""
+RESOURCES = """\
+from types import SimpleNamespace
+
+import dagster as dg
+
+import dstl_dagster as dstl
+
+gcs = SimpleNamespace(get_client=lambda: None)
+
+
+@dg.op
+def send(): ...
+
+
+@dg.job
+def mail():
+    send()
+
+
+@dg.definitions
+def defs():
+    return dg.Definitions(jobs=[mail], resources={"spark": dstl.SparkSessionResource()})
+"""
+
+
+def test_the_yaml_has_every_field_and_loads(tmp_path: Path) -> None:
+    """The examples have all fields of the components, and `dg check defs` loads them in a project."""
     import yaml
 
-    credentials = SimpleNamespace(gcs=SimpleNamespace(get_client=lambda: None))
-    monkeypatch.setitem(sys.modules, "shop.resources", credentials)
-
-    def rows() -> None:
-        """Of a day."""
-
-    monkeypatch.setitem(sys.modules, "shop.defs.orders.rows", SimpleNamespace(rows=rows))
-    of_project: Any = SimpleNamespace(path=Path.cwd(), defs_relative_module_name=lambda _: "shop.defs.orders")
-
-    @dg.op
-    def send() -> None:
-        """Nothing."""
-
-    @dg.job
-    def mail() -> None:
-        send()
-
-    documents = [yaml.safe_load(block) for block in blocks("yaml")]
-    anywhere, asset = (each for each in documents if "attributes" in each)
+    documents = [block for block in blocks("yaml") if "attributes:" in block]
+    anywhere, asset = (set(yaml.safe_load(block)["attributes"]) for block in documents)
     common = set(dstl.CheckpointLineageComponent.model_fields)
-    assert set(anywhere["attributes"]) == common
-    assert set(asset["attributes"]) - common == set(dstl.CheckpointedAssetComponent.model_fields) - common
-    for example in (anywhere, asset):
-        component = getattr(dstl, example["type"].removeprefix("dstl_dagster.components."))
-        defs = component(**example["attributes"]).build_defs(of_project)
-        dg.Definitions.validate_loadable(dg.Definitions.merge(defs, dg.Definitions(jobs=[mail])))
+    assert anywhere == common
+    assert asset - common == set(dstl.CheckpointedAssetComponent.model_fields) - common
+    for number, document in enumerate(documents):
+        folder = tmp_path / str(number)
+        files = {
+            **PROJECT,
+            "src/shop/resources.py": RESOURCES,
+            "src/shop/defs/resources.py": "from shop.resources import defs\n",
+            "src/shop/defs/orders/rows.py": EXAMPLE.format(key="customer"),
+            "src/shop/defs/orders/defs.yaml": document,
+        }
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        (checked,) = dg_commands(folder, ["check", "defs"])
+        assert "All definitions loaded successfully" in checked
+
+
+def test_the_settings_of_an_instance_are_dagsters(tmp_path: Path) -> None:
+    """What the pages write for `dagster.yaml` is an instance's."""
+    settings = [block for block in blocks("yaml") if "attributes:" not in block]
+    assert settings
+    (tmp_path / "dagster.yaml").write_text("\n".join(settings), encoding="utf-8")
+    with dg.DagsterInstance.from_config(str(tmp_path)) as found:
+        assert found.run_monitoring_enabled
 
 
 def test_every_public_name_is_on_the_page() -> None:

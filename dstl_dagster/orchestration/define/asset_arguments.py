@@ -6,16 +6,29 @@ them (`checkpointed_asset`, `assets`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
 
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import TAG_ASSET, TAG_JOB, AssetRole, JobAssets
 
-__all__ = ["deps_in", "require_changelog", "require_known", "state_key", "state_tags"]
+__all__ = ["argument", "deps_in", "require_changelog", "require_known", "state_key", "state_tags"]
+
+
+@contextmanager
+def argument(name: str) -> Iterator[None]:
+    """Refusals inside begin with the name of the argument, or of the field, that they are about."""
+    try:
+        yield
+    except (InvalidInputError, dg.DagsterInvalidDefinitionError) as error:
+        said, kind = str(error), getattr(error, "kind", ErrorKind.INVALID_INPUT)
+        if said.startswith(f"{name}: "):
+            raise
+        raise InvalidInputError(f"{name}: {said}", kind=ErrorKind(kind)) from error
 
 
 def require_known(

@@ -25,6 +25,7 @@ from dstl_dagster.orchestration.define.asset_arguments import (
     state_tags,
 )
 from dstl_dagster.orchestration.define.asset_function import CHANGELOG, AssetFunction
+from dstl_dagster.orchestration.define.declared_columns import require_fitting
 from dstl_dagster.orchestration.define.io_manager import KeyedStateIOManager
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
@@ -375,3 +376,5 @@ def _require_rule(
         raise InvalidInputError(f"{name}: `schema` is for `update`; rows that replace others have their own")
     elif update is None and delete is not None and not isinstance(delete, str):
         raise InvalidInputError(f"{name}: without `update`, `delete` names a boolean column")
+    if rule is not None:
+        require_fitting(name, rule.keys, schema, update, delete, rule.max_parallelism, rule.ttl)

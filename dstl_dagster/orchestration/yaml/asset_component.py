@@ -135,7 +135,7 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
             raise InvalidInputError(f"function: {self.function} is {function!r}: name a function")
         described = {} if self.description is None else {"description": self.description}
         if (self.update is None) != (self.state_schema is None):
-            raise InvalidInputError("update and state_schema, the columns of the state, belong together")
+            raise InvalidInputError("state_schema: it belongs to update, as the columns of the state")
         op = self.op or OpSpec()
         if op.name is not None or op.backfill_policy is not None:
             raise InvalidInputError(

@@ -7,12 +7,14 @@ Owns the component's fields and how they map to the functions that Python users 
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 import dagster as dg
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.orchestration.define.asset_arguments import argument
 from dstl_dagster.orchestration.define.assets import checkpoint_asset_specs
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
@@ -28,9 +30,11 @@ from dstl_dagster.orchestration.yaml.component_fields import (
     RetryFields,
     as_text,
     client_at,
+    given,
     number_of,
     partitions_of,
 )
+from dstl_dagster.orchestration.yaml.refusals import checked_model, place_of, repeated_key, sentences
 from dstl_dagster.settings import CostBudget, parse_duration, parse_memory_size
 
 __all__ = ["CheckpointLineageComponent", "ScaffoldParams"]
@@ -100,7 +104,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         description="Options of the job, the same as in its program.",
         examples=[{"execution.checkpointing.num-retained": "30"}],
     )
-    gcs: str | None = Field(
+    gcs: Annotated[Any, given] = Field(
         default=None,
         description=(
             "`module:name` of dagster-gcp's `GCSResource`, or of any object with `get_client()`, for "
@@ -182,6 +186,33 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         examples=[{"max_retries": 5, "delay": 10}],
     )
 
+    _tree: Any = PrivateAttr(default=None)
+    """Where each field stands, of a component that a file describes."""
+
+    @classmethod
+    def get_model_cls(cls) -> type[BaseModel]:
+        """Dagster's, whose refusals say in one sentence what serves."""
+        return checked_model(cls.model(), cls.model_fields)
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
+        """Raises: InvalidInputError naming the file, the line and the field."""
+        tree = context.resolution_context.source_position_tree
+        if tree is not None:
+            twice = repeated_key(Path(tree.position.filename))
+            if twice is not None:
+                raise InvalidInputError(
+                    f"{tree.position.filename}:{twice[0]}: {twice[1]} stands twice, and YAML takes the last: "
+                    "leave one out"
+                )
+        try:
+            component = super().load(attributes, context)
+        except ValidationError as error:  # of what templates gave
+            name, said = next(sentences(error, cls.model_fields))
+            raise InvalidInputError(f"{place_of(tree, name) or context.path}: {said}") from error
+        component._tree = tree
+        return component
+
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
         """Each asset as it is shown; override it to change its group, owners, tags, metadata or description.
 
@@ -205,20 +236,29 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         """
         try:
             return self._defs(context)
-        except InvalidInputError as error:
+        except (InvalidInputError, dg.DagsterInvalidDefinitionError) as error:
             if context is None:
                 raise
-            raise InvalidInputError(f"{context.path}: {error.message}", kind=ErrorKind(error.kind)) from error
+            said = str(error)
+            place = place_of(self._tree, said.partition(":")[0]) or context.path
+            kind = error.kind if isinstance(error, InvalidInputError) else ErrorKind.INVALID_INPUT
+            raise InvalidInputError(f"{place}: {said}", kind=ErrorKind(kind)) from error
 
     def _defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        assets = JobAssets(self.job, self.state, self.files, self.checkpoints, tuple(self.operators))
+        with argument("job"):
+            assets = JobAssets(self.job, self.state, self.files, self.checkpoints, tuple(self.operators))
         # Bound to each definition, so that several components can use different stores.
         changelog = ChangelogStorageResource(
             uri=self.store,
             options=as_text(self.options),
             gcs=None if self.gcs is None else client_at(self.gcs),
         )
-        changelog.require_valid()
+        with argument("store"):
+            changelog.model_copy(update={"options": {}}).require_valid()
+        with argument("options"):
+            changelog.require_valid()
+        with argument("budget"):
+            budget = CostBudget.from_mapping(as_text(self.budget))
         partitions = partitions_of(self.partitions_def)
         commit_job = build_commit_job(assets, changelog=changelog, retry_policy=self._retry_policy())
         checks = build_checkpoint_checks(
@@ -226,20 +266,22 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             changelog=changelog,
             orphan_budget_bytes=parse_memory_size("orphan_budget", str(self.orphan_budget)),
             max_age=self._freshness() or DEFAULT_MAX_AGE,
-            budget=CostBudget.from_mapping(as_text(self.budget)),
+            budget=budget,
             partitions_def=partitions,
         )
         maintenance: dict[str, Any] = {"changelog": changelog, "retry_policy": self._retry_policy()}
         restore = build_maintenance(assets, "restore", partitions_def=partitions, **maintenance)
         crons = {**_CRONS, **self.schedules}
+        with argument("schedules"):
+            schedules = [
+                build_maintenance(assets, work, when=cron, **maintenance) for work, cron in crons.items()
+            ]
         return dg.Definitions(
             assets=self._assets(context, assets, changelog, partitions),
             asset_checks=[checks],
             sensors=self._sensors(assets, changelog, partitions, commit_job),
             jobs=[commit_job, restore],
-            schedules=[
-                build_maintenance(assets, work, when=cron, **maintenance) for work, cron in crons.items()
-            ],
+            schedules=schedules,
         )
 
     def _assets(

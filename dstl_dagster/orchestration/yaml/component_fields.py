@@ -8,6 +8,7 @@ Owns how YAML names what Python users pass as objects. Does not own which fields
 
 from collections.abc import Mapping
 from importlib import import_module
+from math import inf
 from typing import Any, Final
 
 import dagster as dg
@@ -60,9 +61,9 @@ class PartitionsFields(dg.Model, dg.Resolvable):
     start_date: str | None = Field(default=None, description="Required, but for static ones.")
     end_date: str | None = Field(default=None, description="Exclusive; without one they go on for ever.")
     timezone: str | None = Field(default=None, description="Such as Europe/Berlin; UTC by default.")
-    minute_offset: int | None = Field(default=None, description="Minutes after the full hour.")
-    hour_offset: int | None = Field(default=None, description="Hours after midnight.")
-    day_offset: int | None = Field(
+    minute_offset: Option | None = Field(default=None, description="Minutes after the full hour.")
+    hour_offset: Option | None = Field(default=None, description="Hours after midnight.")
+    day_offset: Option | None = Field(
         default=None, description="The day they begin: of the week from 0, a Sunday; of the month from 1."
     )
     partition_keys: list[Option] | None = Field(default=None, description="Of static ones.")
@@ -84,11 +85,14 @@ class PartitionsFields(dg.Model, dg.Resolvable):
                 f"partitions_def: {self.type} partitions need a start_date, and may have an end_date, a "
                 f"timezone and {', '.join(_OFFSETS_OF[self.type])}, not {', '.join(given) or 'nothing'}"
             )
+        for name in set(given) & set(_OFFSETS):
+            given[name] = number_of(f"partitions_def: {name}", given[name])
         try:
             return _BY_TIME[self.type](**given)
-        except Exception as error:  # a date that is none, for example
+        except Exception as error:  # of several kinds, in the words of strptime, zoneinfo and cron
             raise InvalidInputError(
-                f"partitions_def: Dagster refuses {given} for {self.type} partitions: {error}"
+                f"partitions_def: {given} make no {self.type} partitions: a date is such as 2024-01-01, a "
+                "timezone such as Europe/Berlin, an offset less than the hour, day, week or month"
             ) from error
 
 
@@ -102,15 +106,20 @@ class RetryFields(dg.Model, dg.Resolvable):
 
     def policy(self) -> dg.RetryPolicy:
         """Raises: InvalidInputError."""
+        retries = number_of("retry_policy: max_retries", self.max_retries)
+        delay = number_of("retry_policy: delay", self.delay, whole=False)
         try:
             return dg.RetryPolicy(
-                max_retries=number_of("retry_policy: max_retries", self.max_retries),
-                delay=number_of("retry_policy: delay", self.delay, whole=False),
+                max_retries=retries,
+                delay=delay,
                 backoff=None if self.backoff is None else dg.Backoff(self.backoff),
                 jitter=None if self.jitter is None else dg.Jitter(self.jitter),
             )
         except (ValueError, dg.DagsterInvalidDefinitionError) as error:
-            raise InvalidInputError(f"retry_policy: {error}") from error
+            raise InvalidInputError(
+                f"retry_policy: {error}: backoff is LINEAR or EXPONENTIAL, jitter is FULL or PLUS_MINUS, and "
+                "each needs a delay"
+            ) from error
 
 
 class TtlFields(dg.Model, dg.Resolvable):
@@ -212,7 +221,8 @@ def object_at(field: str, path: Any, package: str | None = None) -> Any:
         if error.name is None or not (whole == error.name or whole.startswith(f"{error.name}.")):
             raise InvalidInputError(f"{field}: module {module} cannot be imported: {error}") from error
         raise InvalidInputError(
-            f"{field}: {path!r} cannot be imported ({error}): write module:name"
+            f"{field}: {path!r}: there is no module {error.name}: write module:name, for a module beside the "
+            "file with a dot before it"
         ) from error
     except Exception as error:  # the user's own
         raise InvalidInputError(
@@ -229,7 +239,7 @@ def number_of(field: str, value: Option | None, *, least: float = 0, whole: bool
         return None
     try:
         found = float(value)
-        if isinstance(value, bool) or found < least or (whole and found != int(found)):
+        if isinstance(value, bool) or not least <= found < inf or (whole and found != int(found)):
             raise ValueError
     except ValueError as error:
         kind = "a whole number" if whole else "a number"
