@@ -5,6 +5,8 @@ One test for each scenario, named after it. What is expected is what these table
 
 # No postponed annotations: Dagster reads them as objects.
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from pathlib import Path
@@ -26,6 +28,7 @@ pytestmark = [
 ]
 
 DAYS = dg.DailyPartitionsDefinition("2022-01-01", end_date="2022-01-10")
+HOURS = dg.HourlyPartitionsDefinition(datetime(2022, 1, 1), end_date=datetime(2022, 1, 2))
 COLOURS = dg.StaticPartitionsDefinition(["red", "yellow", "blue"])
 LETTERS = dg.StaticPartitionsDefinition(["a", "b", "c"])
 DAYS_AND_COLOURS = dg.MultiPartitionsDefinition({"date": DAYS, "colour": COLOURS})
@@ -167,6 +170,68 @@ def test_assets_with_a_prefix(world: World) -> None:
         assert world.rows("my_schema.b_plus_one", "b_plus_one", "a") == [2, 3, 4]
 
 
+ARROW_ALONE = """
+import sys
+
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("pandas", "polars", "duckdb", "pyspark"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Missing())
+
+import dagster as dg
+import pyarrow as pa
+
+import dstl_dagster as dstl
+
+rows = pa.table({"a": [1, 2, 3]})
+
+
+@dg.asset(metadata={"dstl/keys": ["a"]})
+def above() -> pa.Table:
+    return rows
+
+
+@dg.asset(metadata={"dstl/keys": ["a"]})
+def below(above: pa.Table) -> pa.Table:
+    assert above.sort_by("a").equals(rows), above
+    return above
+
+
+for _ in range(2):
+    manager = dstl.KeyedStateIOManager(changelog=dstl.ChangelogStorageResource(uri=sys.argv[1]))
+    assert dg.materialize([above, below], resources={"io_manager": manager}).success
+"""
+
+
+def test_without_the_other_libraries(world: World) -> None:
+    """Where only Arrow is installed, tables of Arrow are written and loaded, twice."""
+    command = [sys.executable, "-W", "ignore", "-c", ARROW_ALONE, world.store]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert world.rows("below", "below", "a") == [1, 2, 3]
+
+
+def test_lazy_frames(world: World) -> None:
+    """Polars' are collected, and loaded as such by their hint."""
+
+    @dg.asset(metadata={"dstl/keys": ["a"]})
+    def above() -> pl.LazyFrame:
+        return pl.LazyFrame({"a": [1, 2, 3], "b": [4, 5, 6]})
+
+    @dg.asset(metadata={"dstl/keys": ["a"]})
+    def below(above: pl.LazyFrame) -> pl.LazyFrame:
+        return above.with_columns(a=pl.col("a") + 1)
+
+    for _ in range(2):
+        assert world.run(above, below).success
+        assert world.rows("above", "above", "a") == [1, 2, 3]
+        assert world.rows("below", "below", "a") == [2, 3, 4]
+
+
 def test_columns_of_an_input(world: World) -> None:
     """Those that `AssetIn` names; an unknown one is named."""
     key = dg.AssetKey(["my_schema", "b_df"])
@@ -268,9 +333,8 @@ def test_daily_partitions(world: World) -> None:
 
 def test_hourly_partitions(world: World) -> None:
     """Begun at the second hour."""
-    hours = dg.HourlyPartitionsDefinition(datetime(2022, 1, 1), end_date=datetime(2022, 1, 2))
     values = lambda key: {"hour": datetime.strptime(key, "%Y-%m-%d-%H:%M")}  # noqa: E731
-    replaced(world, partitioned("hourly", hours, "hour", values), "2022-01-01-01:00", "2022-01-01-03:00")
+    replaced(world, partitioned("hourly", HOURS, "hour", values), "2022-01-01-01:00", "2022-01-01-03:00")
 
 
 def test_static_partitions(world: World) -> None:
@@ -297,6 +361,51 @@ def both(day: str, colour: str) -> dg.MultiPartitionKey:
 
 def test_multi_dimensional_partitions(world: World) -> None:
     replaced(world, MULTI, both("2022-01-01", "red"), both("2022-01-01", "blue"))
+
+
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
+@pytest.mark.parametrize(
+    ("definition", "expression", "partitions"),
+    [
+        (DAYS, "time", {"2022-01-01": {"time": date(2022, 1, 1)}, "2022-01-03": {"time": date(2022, 1, 3)}}),
+        (
+            HOURS,
+            "time",
+            {
+                "2022-01-01-01:00": {"time": datetime(2022, 1, 1, 1)},
+                "2022-01-01-03:00": {"time": datetime(2022, 1, 1, 3)},
+            },
+        ),
+        (
+            DAYS_AND_COLOURS,
+            {"date": "day", "colour": "colour"},
+            {
+                f"{colour}|2022-01-0{day}": {"day": date(2022, 1, day), "colour": colour}
+                for day in (1, 2)
+                for colour in ("red", "blue")
+            },
+        ),
+    ],
+    ids=["daily", "hourly", "multi"],
+)
+def test_tables_of_any_library(
+    library: Any, definition: Any, expression: Any, partitions: Any, world: World
+) -> None:
+    """One row a partition, of a frame of this library; a second run of one replaces its row alone."""
+
+    @dg.asset(
+        name="frames",
+        partitions_def=definition,
+        metadata={"partition_expr": expression, "dstl/keys": list(next(iter(partitions.values())))},
+    )
+    def frames() -> Any:
+        return library([{**partitions[NOW["key"]], "v": NOW["v"]}])
+
+    NOW.clear()
+    for value, key in enumerate([*partitions, next(iter(partitions))]):
+        NOW.update(v=value, key=key)
+        assert world.run(frames, partition_key=key).success
+    assert world.rows("frames", "frames", "v") == list(range(1, len(partitions) + 1))
 
 
 def test_an_input_of_the_same_partition(world: World) -> None:
