@@ -42,6 +42,7 @@ DEFAULT_CHUNK_BYTES = 32 * 1024 * 1024
 _JOINED_BYTES = 32 * 1024
 """Changes up to this size on average are decoded together: copying them costs less than a call for each."""
 
+_ALIGNMENT_BYTES = 8
 _MAX_ENCODED_BYTES = 2**31 - 1  # a binary array has 32-bit offsets
 _PIECE_BYTES = 1 << 30
 """Of rows, half of what can be encoded: the messages have headers and padding."""
@@ -139,13 +140,16 @@ def _piece_bounds(rows: pa.Table, missing_columns: int, start: int = 0) -> list[
 
 
 def decode_change(schema: StateSchema, change: pa.Buffer | bytes) -> pa.RecordBatch:
-    """The rows of one change, columns as in `schema.wire`; no copy where `change` is a buffer.
+    """The rows of one change, columns as in `schema.wire`; no copy where `change` is a buffer at a multiple
+    of 8 bytes, as Arrow wants its arrays. In a changelog file a change begins anywhere.
 
     Text is not required to be UTF-8 (see `text`).
 
     Raises: FormatError if the bytes are not one whole change of this schema.
     """
     buffer = change if isinstance(change, pa.Buffer) else pa.py_buffer(change)
+    if buffer.address % _ALIGNMENT_BYTES:
+        buffer = _copied(buffer)
     try:
         source = pa.BufferReader(buffer)
         message = pa.ipc.read_message(source)
@@ -161,6 +165,13 @@ def decode_change(schema: StateSchema, change: pa.Buffer | bytes) -> pa.RecordBa
     if rows.column(rows.num_columns - 1).null_count:
         raise FormatError("a change of keyed state has a row whose delete flag is null")
     return rows
+
+
+def _copied(buffer: pa.Buffer) -> pa.Buffer:
+    """In memory of Arrow's, which is aligned, and faster to get than Python's."""
+    copy = pa.allocate_buffer(buffer.size)
+    pa.FixedSizeBufferWriter(copy).write(buffer)
+    return copy
 
 
 def decode_changes(
