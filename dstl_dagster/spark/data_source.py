@@ -49,10 +49,15 @@ __all__ = ["DstlDataSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("dstl")` with this session. Idempotent."""
+    """Register `format("dstl")` with this session. Idempotent.
+
+    Raises: InvalidInputError if executors cannot run its tasks.
+    """
     from dstl_dagster.spark.errors import raise_as_raised
+    from dstl_dagster.spark.executors import require_package
     from dstl_dagster.spark.refusals import refuse_what_cannot_be  # on the driver alone
 
+    require_package(spark)
     raise_as_raised()
     spark.dataSource.register(DstlDataSource)
     refuse_what_cannot_be(spark)

@@ -16,11 +16,13 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.spark import register
+from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.spark import executors, register
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -60,6 +62,23 @@ def seen(batches):
 
 for row in spark.range(0, 4, 1, 4).mapInArrow(seen, "seen STRING").collect():
     print("SEEN", row.seen)
+spark.stop()
+"""
+
+
+ASKING = """
+import sys
+import dstl_dagster as dstl
+from dstl_dagster.errors import DstlError
+from dstl_dagster.spark import local_session
+
+spark = local_session("cluster", conf={"spark.master": "local-cluster[1,1,1024]"})
+try:
+    with dstl.open_batch(sys.argv[1], "job", idempotency_key="monday") as batch:
+        batch.write_state(spark.range(10), operator="op", keys=["id"])
+except DstlError as error:
+    print(error.kind, error.message)
+print("JOBS", len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)))
 spark.stop()
 """
 
@@ -112,6 +131,76 @@ def test_workers_get_the_package_with_the_application(
     (row,) = job.spark.range(1).coalesce(1).mapInArrow(seen, "place STRING, heavy STRING").collect()
     assert "package.zip" in row.place
     assert row.heavy == ""
+
+
+@pytest.fixture
+def other_python(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A path that workers of the session are started from, as if it were new: to be filled by a test."""
+    context = job.spark.sparkContext
+    conf = context._jsc.sc().conf()
+    daemon = conf.get(DAEMON_MODULE)
+    conf.set(DAEMON_MODULE, "pyspark.daemon")
+    monkeypatch.setattr(executors, "_asked", WeakSet())
+    python = job.folder.parent / "other-python"
+    monkeypatch.setattr(context, "pythonExec", str(python))
+    yield python
+    conf.set(DAEMON_MODULE, daemon)
+
+
+def refused(job: Job) -> str:
+    """In one sentence, by whatever comes first; also the second time."""
+    said = set()
+    for first in (lambda: register(job.spark), lambda: job.write_state(job.spark.range(1), keys=["id"])):
+        with pytest.raises(InvalidInputError) as caught:
+            first()
+        assert caught.value.kind == ErrorKind.NOT_INSTALLED
+        said.add(caught.value.message)
+    (sentence,) = said
+    assert "environment variable PYSPARK_PYTHON" in sentence
+    return sentence
+
+
+def test_executors_without_the_package(job: Job, other_python: Path) -> None:
+    """The sentence says which Python it is, and which module it has not."""
+    other_python.write_text(f'#!/bin/sh\nPYTHONPATH="{site_packages()}" exec "{sys.executable}" -S -P "$@"\n')
+    other_python.chmod(0o755)
+    assert f"at {sys.executable}, which has no module 'dstl_dagster'" in refused(job)
+
+
+def test_executors_with_another_python(job: Job, other_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark runs no task there; the sentence says both."""
+    other_python.symlink_to(sys.executable)
+    monkeypatch.setattr(job.spark.sparkContext, "pythonVer", "3.9")
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert f"run Python {here} at {other_python}, and this driver another" in refused(job)
+
+
+def test_executors_without_python(job: Job, other_python: Path) -> None:
+    """As where PYSPARK_PYTHON names a file of the driver's machine alone."""
+    assert f"have no Python at {other_python}" in refused(job)
+
+
+@pytest.mark.timeout(120)
+def test_a_cluster_is_asked_before_the_first_batch(tmp_path: Path) -> None:
+    """Real executors, and an empty environment: a sentence after one job of Spark, and none of the batch."""
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    program = tmp_path / "program.py"
+    program.write_text(ASKING)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment["PYSPARK_PYTHON"] = str(bare / "bin" / "python")
+    done = subprocess.run(
+        [sys.executable, str(program), (tmp_path / "store").as_uri()],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    first, last = done.stdout.splitlines()
+    assert first.startswith(f"not_installed Spark's executors run Python {sys.version.split()[0]} at {bare}")
+    assert "which has no module" in first
+    assert last == "JOBS 1"
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.soak

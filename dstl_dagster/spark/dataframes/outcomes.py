@@ -34,11 +34,13 @@ def run_tasks(
 ) -> list[dict[str, Any]]:
     """The outcomes of the tasks of one action on `rows`: a second one would write everything again.
 
-    Raises: the error of the first task that returned one.
+    Raises: InvalidInputError if executors cannot run tasks, or the error of the first task that returned one.
     """
     from dstl_dagster.spark.dataframes.progress import watched  # PySpark: not in the tasks
+    from dstl_dagster.spark.executors import require_package
 
     raise_as_raised()
+    require_package(rows.sparkSession)
     with watched(rows.sparkSession, progress):
         found = [json.loads(row[0]) for row in rows.mapInArrow(task, "outcome string").collect()]
     raise_refusal(found)

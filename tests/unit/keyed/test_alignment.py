@@ -1,4 +1,4 @@
-"""Rows of a state are aligned in memory, wherever in a file they begin: Arrow complains of others on stderr."""
+"""Rows of a state are aligned in memory, wherever in a file they begin: Arrow warns of others on stderr."""
 
 from __future__ import annotations
 

@@ -1,0 +1,76 @@
+"""The Python of Spark's executors, asked whether it has what tasks import.
+
+Owns the question, once for each Spark, and the sentence about an answer that will not do: otherwise four
+tries of a task fail with a traceback that names a module. Does not own the tasks.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from dstl_dagster.errors import ErrorKind, InvalidInputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["require_package"]
+
+_OTHER_PYTHON: Final = re.compile(r"PYTHON_VERSION_MISMATCH\D*(\d+\.\d+)")
+_NO_PYTHON: Final = re.compile(r"Cannot run program.*")
+_asked: WeakSet[Any] = WeakSet()
+
+
+def require_package(spark: SparkSession) -> None:
+    """Pass if executors can run this package's tasks; later calls of the same Spark pass at once.
+
+    Runs one task, on one executor, unless executors have this driver's own Python. By Connect the Python is
+    the server's affair: there nothing is asked.
+
+    Raises: InvalidInputError (kind `not_installed`).
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None or context in _asked:
+        return
+    is_own = context.master.partition("[")[0] == "local" and context.pythonExec == sys.executable
+    answer = "" if is_own else _answer(spark)
+    if answer:
+        own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        raise InvalidInputError(
+            f"Spark's executors {answer}: before its session begins, set the driver's environment variable "
+            f"PYSPARK_PYTHON to a Python {own} that every executor has, with dstl-dagster and its "
+            "dependencies (spark.pyspark.python is for spark-submit alone)",
+            ErrorKind.NOT_INSTALLED,
+        )
+    _asked.add(context)
+
+
+def _answer(spark: SparkSession) -> str:
+    """What is wrong with the executors' Python; nothing if all is well."""
+    from pyspark.sql import functions as F
+
+    def missing(_: int) -> str:  # inside of a function, so that it is sent as it is, not by its module's name
+        import platform
+        import sys
+
+        try:
+            from dstl_dagster.keyed import write_rows  # noqa: F401
+        except ImportError as error:
+            python = f"Python {platform.python_version()} at {sys.executable}"
+            return f"run {python}, which has no module {error.name!r}"
+        return ""
+
+    asked = F.udf(missing, "string", useArrow=False)  # Arrow may be what is missing
+    try:
+        ((answer,),) = spark.range(1).select(asked("id")).collect()
+    except Exception as error:
+        python = spark.sparkContext.pythonExec
+        other, none = _OTHER_PYTHON.search(str(error)), _NO_PYTHON.search(str(error))
+        if other is not None:
+            return f"run Python {other[1]} at {python}, and this driver another"
+        if none is not None:
+            return f"have no Python at {python}"
+        raise
+    return str(answer)
