@@ -67,7 +67,7 @@ class ErrorKind(StrEnum):
     INTERNAL = "internal"
     """An invariant of this package does not hold. Report it as a bug."""
     NOT_INSTALLED = "not_installed"
-    """A library or Java is not installed. Run the command in the message."""
+    """A library, Java, or the executors' Python is not installed. Do what the message says."""
 
     # -- timeline
     ATTEMPT_OPEN = "attempt_open"
