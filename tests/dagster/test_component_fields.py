@@ -13,6 +13,7 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
+from dagster.components.testing import scaffold_defs_sandbox
 
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
@@ -464,7 +465,7 @@ attributes:
   function: tests.dagster.test_component_fields:rows
   keys: [customer]
   state_schema: customer STRING, n INT, d DECIMAL(3,1), `a, b` MAP<INT, INT> COMMENT 'c, d', seen DATE
-  update: {n: "coalesce(old.n, 0) + 1", d: "if(old.`a, b` is null, 1, 2)", seen: "'(' || old_.x"}
+  update: {n: "coalesce(old.n, 0) + 1", d: "old.`a, b`[1]", seen: "'(' || old_.x /* it's */ || r'\\\\' --'"}
 """
 """What a project loads. A field more is in line 9."""
 
@@ -499,6 +500,33 @@ def test_what_spark_would_take_is_loaded(project: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # Dagster's own, of its loader
+def test_fields_and_templates_of_a_project_arrive(project: Path) -> None:
+    """What an asset shows, and a condition by the template that Dagster's pages print."""
+    fields = """\
+  kinds: [snowflake, dbt]
+  tags: {foo: bar}
+  description: Of customers.
+  deps: [customers]
+  automation_condition: "{{ automation_condition.eager() }}"
+"""
+    defs = loaded(project, ATTRIBUTES + fields)
+    state = defs.resolve_asset_graph().get(dg.AssetKey(["orders", "rows"]))
+    assert state.kinds >= {"snowflake", "dbt"}
+    assert (state.tags["foo"], state.description) == ("bar", "Of customers.")
+    assert state.parent_keys == {dg.AssetKey("customers")}
+    assert state.automation_condition == dg.AutomationCondition.eager()
+
+
+@pytest.mark.filterwarnings("ignore")  # Dagster's own, of its loader
+@pytest.mark.parametrize("component", [CheckpointLineageComponent, CheckpointedAssetComponent])
+def test_a_scaffold_without_its_job_is_refused(component: type[dg.Component]) -> None:
+    """By Dagster, which names what it needs: there is no store that anybody means."""
+    needed = pytest.raises(ValueError, match=r"job\n  Field required(.|\n)*store\n  Field required")
+    with needed, scaffold_defs_sandbox(component_cls=component):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore")  # Dagster's own, of its loader
 @pytest.mark.parametrize(
     ("old", "new", "line", "said"),
     [
@@ -518,6 +546,8 @@ def test_what_spark_would_take_is_loaded(project: Path) -> None:
         ("", "  owners: data", 9, "owners: 'data' .*team:data"),
         ("", "  pool: one", 9, r"pool: the component has no such field: write op: \{pool: ...\}"),
         ("", "  sources: [a]", 9, "sources: .* are `deps`"),
+        ("", "  key: a/b", 9, "key: .* an asset is <job>/<state>"),
+        ("", "  key_prefix: a", 9, "key_prefix: .* an asset is <job>/<state>"),
         ("", "  group: a", 9, "group: .* did you mean group_name"),
         ("", "  op: {tag: {a: b}}", 9, "op: it has no field tag.* example, {pool"),
         ("", "  op: x", 9, "op: 'x' cannot be used"),

@@ -48,7 +48,9 @@ def test_a_sentence_is_one_that_its_test_expects() -> None:
         sentence, name = re.findall(r'"([^"]+)", `(test_\w+)`', here)[0]
         (path,) = re.findall(r"Tests without a file are in `([^`]+)`", section)
         text = (ROOT / path).read_text(encoding="utf-8")
-        assert sentence in text.partition(f"def {name}(")[2].partition("\ndef ")[0]
+        before, _, after = text.partition(f"\ndef {name}(")
+        cases = before.rpartition("\n\n\n")[2]
+        assert sentence in cases + after.partition("\ndef ")[0]
 
 
 def test_a_scenario_stands_once() -> None:

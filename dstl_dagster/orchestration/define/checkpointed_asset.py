@@ -377,4 +377,4 @@ def _require_rule(
     elif update is None and delete is not None and not isinstance(delete, str):
         raise InvalidInputError(f"{name}: without `update`, `delete` names a boolean column")
     if rule is not None:
-        require_fitting(name, rule.keys, schema, update, delete, rule.max_parallelism, rule.ttl)
+        require_fitting(name, rule)

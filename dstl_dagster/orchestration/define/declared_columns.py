@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.define.asset_arguments import argument
-from dstl_dagster.settings import StateTtlConfig
+from dstl_dagster.orchestration.define.merge_rule import MergeRule
 from dstl_dagster.state import StateSchema, spelled, ttl_to_write, update_by_name
 
 if TYPE_CHECKING:
@@ -42,25 +42,21 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     "binary": pa.binary(),
 }
 """The columns that a state can have, by the first word of their type in Spark's DDL."""
-_TOKEN: Final = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--[^\n]*|[\s\S]")
+_TOKEN: Final = re.compile(
+    r"""`(?:[^`]|``)*`|(?<!\w)[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|--[^\n]*"""
+    r"""|/\*[\s\S]*?\*/|[\s\S]"""
+)
 _COLUMN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s`:]+)(?:\s*:\s*|\s+)([A-Za-z_]+)")
 _OLD: Final = re.compile(r"(?<![\w.`])old\.(`(?:[^`]|``)+`|\w+)", re.IGNORECASE)
 _CLOSING: Final = {"(": ")", "[": "]"}
 
 
-def require_fitting(
-    what: str,
-    keys: Sequence[str],
-    schema: StructType | str | None,
-    update: Mapping[str, Any] | None,
-    delete: Any,
-    max_parallelism: int | None,
-    ttl: StateTtlConfig | None,
-) -> None:
+def require_fitting(what: str, rule: MergeRule) -> None:
     """`schema`, if there is one, has the keys, the TTL's column and what the rules name; SQL is whole.
 
     Raises: InvalidInputError, as the run would for most, naming the column or the rule.
     """
+    keys, schema, update, ttl = rule.keys, rule.schema, rule.update, rule.ttl
     if schema is None or update is None:  # the columns come with the first rows
         columns = pa.schema([(name, pa.string()) for name in keys])
     else:
@@ -68,9 +64,9 @@ def require_fitting(
             columns = _columns(what, schema)
     with argument("keys"):
         state = StateSchema.of(columns, spelled(keys, columns.names, case_sensitive=False))
-    if max_parallelism is not None:
+    if rule.max_parallelism is not None:
         with argument("max_parallelism"):
-            StateSchema.of(columns, state.key_columns, max_parallelism)
+            StateSchema.of(columns, state.key_columns, rule.max_parallelism)
     if schema is None or update is None:
         return
     with argument("ttl"):
@@ -78,10 +74,10 @@ def require_fitting(
     with argument("update"):
         filled = ttl.column if ttl is not None and ttl.is_processing_time else None
         update_by_name(update, state, filled, what)
-        for name, rule in update.items():
-            _require_whole(f"{what}: {name}", rule, columns.names)
+        for name, text in update.items():
+            _require_whole(f"{what}: {name}", text, columns.names)
     with argument("delete"):
-        _require_whole(what, delete, columns.names)
+        _require_whole(what, rule.delete, columns.names)
 
 
 def _columns(what: str, schema: StructType | str) -> pa.Schema:
@@ -138,7 +134,7 @@ def _require_whole(what: str, sql: Any, names: Sequence[str]) -> None:
             raise InvalidInputError(f"{what}: {sql!r} has a {part} that nothing opens")
         elif part in ("'", '"', "`"):
             raise InvalidInputError(f"{what}: {sql!r} has a {part} that nothing closes")
-        rest += " " if part[0] in "'\"-" and len(part) > 1 else part
+        rest += " " if part[0] != "`" and len(part) > 1 else part
     if open_ or not rest.strip():
         raise InvalidInputError(f"{what}: {sql!r} ends before its expression does")
     for name in _OLD.findall(rest):

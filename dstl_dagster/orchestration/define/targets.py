@@ -15,6 +15,7 @@ import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import validated_job
+from dstl_dagster.orchestration.define.declared_columns import require_fitting
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
 from dstl_dagster.orchestration.define.rerun import Rerun
 from dstl_dagster.orchestration.define.table import PartitionColumns
@@ -178,17 +179,20 @@ class Target:
                     f"{where}: {_PREFIX}{key} merges into rows that "
                     f"{'partition_expr' if table else 'mode overwrite'} replaces: leave one of them out"
                 )
+        rule = MergeRule(
+            operator=given.get("operator") or name.operator,
+            keys=keys,
+            update=given.get("update"),
+            schema=given.get("schema"),
+            delete=given.get("delete"),
+            ttl=StateTtlConfig.from_texts(given.get("ttl"), given.get("ttl_column")),
+        )
+        if is_written:
+            require_fitting(where, rule)
         return cls(
             where,
             validated_job(given.get("job") or name.job),
-            MergeRule(
-                operator=given.get("operator") or name.operator,
-                keys=keys,
-                update=given.get("update"),
-                schema=given.get("schema"),
-                delete=given.get("delete"),
-                ttl=StateTtlConfig.from_texts(given.get("ttl"), given.get("ttl_column")),
-            ),
+            rule,
             replaces,
             _rerun(given.get("rerun"), where, repeats=definition is not None and table is None),
             definition,

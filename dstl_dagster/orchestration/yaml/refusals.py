@@ -19,6 +19,9 @@ _MEANT: Final[Mapping[str, str]] = {
     "op_tags": "write op: {tags: {...}}",
     "sources": "the assets that the job reads are `deps`",
     "upstream": "the assets that the job reads are `deps`",
+    "key": "an asset is <job>/<state>: write job and state",
+    "key_prefix": "an asset is <job>/<state>: write job and state",
+    "name": "an asset is <job>/<state>: write job and state",
     "schema": "the state's columns are `state_schema`",
 }
 """Fields of other components, and Python's words, in ours."""
