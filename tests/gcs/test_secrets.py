@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -241,7 +242,7 @@ def _leaked(planted: Planted, left: bytes) -> list[str]:
     return [secret for secret in planted.secrets() if secret.encode() in left]
 
 
-@pytest.mark.parametrize("how", ["emulator", "field"])
+@pytest.mark.parametrize("how", [pytest.param("emulator", marks=pytest.mark.soak), "field"])
 def test_a_green_run_leaves_none(planted: Planted, tmp_path: Path, how: str) -> None:
     """With a password in the emulator's address; with a resource's token, and a key for Spark's tasks."""
     outcome, left = _run(planted, tmp_path, how)
@@ -260,7 +261,12 @@ FAILURES = [
 ]
 
 
-@pytest.mark.parametrize(("how", "fault", "said"), FAILURES)
+def _first_short(cases: list[Any]) -> list[Any]:
+    """Each is a run in a process of its own: the long form makes all of them."""
+    return [cases[0], *(pytest.param(*case, marks=pytest.mark.soak) for case in cases[1:])]
+
+
+@pytest.mark.parametrize(("how", "fault", "said"), _first_short(FAILURES))
 def test_a_failed_run_leaves_none(
     planted: Planted, tmp_path: Path, how: str, fault: dict[str, object], said: bytes
 ) -> None:
@@ -272,7 +278,7 @@ def test_a_failed_run_leaves_none(
     assert said in left
 
 
-@pytest.mark.parametrize(("how", "fault"), [each[:2] for each in (FAILURES[0], FAILURES[2])])
+@pytest.mark.parametrize(("how", "fault"), _first_short([FAILURES[0][:2], FAILURES[2][:2]]))
 def test_without_cleaning_they_would_be_there(
     planted: Planted, tmp_path: Path, how: str, fault: dict[str, object]
 ) -> None:
