@@ -7,7 +7,7 @@ Owns how they are shown and asked for. Does not own the change itself (`checkpoi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,6 +33,7 @@ from dstl_dagster.cli.render import checkpoint_json, operators_json, operators_t
 from dstl_dagster.cli.rows import keyed_operators, one_operator
 from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import StateTtl
+from dstl_dagster.keyed import Source
 from dstl_dagster.state import ColumnChanges, StateSchema
 from dstl_dagster.timeline import AsOf
 
@@ -57,7 +58,8 @@ def operator_command(coordinator: CheckpointCoordinator, as_json: bool, **asked:
     """Show the operators of a job and which source writes each; with --rename or --drop, change them.
 
     That makes a checkpoint of its own, in which no row is rewritten. Older checkpoints stay as they are.
-    Change the program at the same time.
+    With the last operator that a source wrote, its position goes: it begins anew. Change the program at the
+    same time.
     """
     latest = _latest(coordinator)
     changes = NameChange(operators=_name_changes(**asked))
@@ -111,17 +113,25 @@ def _change(
     manifest = latest.manifest
     changes.require_known(manifest.operators, manifest.sources, coordinator.job)
     if not yes:
-        for line in _lines(changes):
+        for line in _lines(changes, manifest.sources):
             say(line, err=as_json)
         click.confirm(f"Continue after checkpoint {latest.checkpoint_id} like this?", abort=True, err=True)
     made = change_names(coordinator, latest, changes)
     answer(as_json, checkpoint_json(made), f"checkpoint {made.checkpoint_id} has the changed names")
 
 
-def _lines(changes: NameChange) -> Iterator[str]:
+def _lines(changes: NameChange, sources: Mapping[str, Source]) -> Iterator[str]:
     for what, named in (("operator", changes.operators), ("source", changes.sources)):
         for old, new in named.items():
-            yield f"{what} {old!r} goes" if new is None else f"{what} {old!r} is {new!r} from now on"
+            if new is not None:
+                yield f"{what} {old!r} is {new!r} from now on"
+            elif what == "source" and sources[old].operators:
+                stay = ", ".join(map(repr, sources[old].operators))
+                yield f"source {old!r} goes; where still defined, it begins anew beside the rows of {stay}"
+            else:
+                yield f"{what} {old!r} goes"
+    for name in changes.gone_sources(sources):
+        yield f"source {name!r} goes too, as it wrote nothing else; where still defined, it begins anew"
 
 
 def _show_names(plain: Any, table: Table, *, as_json: bool) -> None:

@@ -147,14 +147,28 @@ class NameChange:
                     raise InvalidInputError(f"the new name of {what} {old!r} is empty")
 
     def renamed_sources(self, before: Mapping[str, Source]) -> dict[str, Source]:
-        """The sources by their new names, with the new names of the operators that they write."""
-        renamed = {}
+        """The sources by their new names, with the new names of the operators that they write; without
+        those of `gone_sources`.
+        """
+        renamed, gone = {}, self.gone_sources(before)
         for old, source in before.items():
             new = self.sources.get(old, old)
-            if new is not None:  # an asset that named no source is its own
+            if new is not None and old not in gone:  # an asset that named no source is its own
                 by = new if source.by == old else source.by
                 renamed[new] = replace(source, by=by, operators=self._renamed(source.operators))
         return renamed
+
+    def gone_sources(self, before: Mapping[str, Source]) -> list[str]:
+        """The sources that go with the last operator that they wrote, ascending.
+
+        A position says how much of a source is in the state. Of these nothing is left there, and a batch that
+        was taken for an applied one would be lost under a green run.
+        """
+        return sorted(
+            name
+            for name, source in before.items()
+            if source.operators and not self._renamed(source.operators)
+        )
 
     def _renamed(self, operators: Iterable[str]) -> tuple[str, ...]:
         names = (self.operators.get(name, name) for name in operators)

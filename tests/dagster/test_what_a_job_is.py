@@ -342,16 +342,46 @@ def test_an_operator_under_a_new_name_goes_on_after_the_command(shop: Shop) -> N
 
 @pytest.mark.parametrize("way", ["kept", "plain"])
 def test_what_was_dropped_begins_anew(way: str, shop: Shop) -> None:
-    """A batch that the dropped source had applied is not taken for one of the new source's."""
+    """The source goes with its only operator: a batch that it had applied is not taken for applied."""
     make = shop.kept if way == "kept" else shop.plain
     assets = [make("orders", "orders", "rows", partitions_def=DAYS)]
     for day in ("2024-01-01", "2024-01-02"):
         assert shop.run(assets, partition_key=day) == ""
-    for what, name in (("operator", "rows"), ("source", "asset:orders")):
-        shop.command("checkpoints", what, "--drop", name, "--job", "orders", "--yes")
+    shop.command("checkpoints", "operator", "--drop", "rows", "--job", "orders", "--yes")
     assert shop.rows("orders") == {}
     for _ in range(2):
         assert shop.run(assets, partition_key="2024-01-01") == ""
+    assert shop.rows("orders") == {"rows": of_days("orders", 1)}
+
+
+def test_an_operator_of_two_sources_goes_with_both(shop: Shop) -> None:
+    """A run of either is green only with its rows in; a source that wrote another operator too stays."""
+    one, two = (shop.plain(name, "orders", "rows", partitions_def=DAYS) for name in ("one", "two"))
+    both = shop.plain("both", "orders", "other", partitions_def=DAYS)
+    for name in ("one", "two", "both"):
+        assert shop.run([one, two, both], [name], partition_key="2024-01-01") == ""
+    moved = shop.plain("both", "orders", "rows", partitions_def=DAYS)
+    assert shop.run([one, two, moved], ["both"], partition_key="2024-01-02") == ""
+    shop.command("checkpoints", "operator", "--drop", "rows", "--job", "orders", "--yes")
+    assert json.loads(shop.command("jobs", "show", "orders", "--json"))["sources"].keys() == {"asset:both"}
+    for name in ("one", "two"):
+        assert shop.run([one, two, moved], [name], partition_key="2024-01-01") == ""
+    assert shop.rows("orders") == {
+        "other": of_days("both", 1),
+        "rows": of_days("one", 1) + of_days("two", 1),
+    }
+
+
+def test_a_source_that_is_dropped_begins_anew_beside_its_rows(shop: Shop) -> None:
+    """The command says so before it is done: rows without a key of their own would be there twice."""
+    asset = shop.plain("orders", "orders", "rows", partitions_def=DAYS)
+    assert shop.run([asset], partition_key="2024-01-01") == ""
+    words = ["checkpoints", "source", "--drop", "asset:orders", "--job", "orders", "--store", shop.uri]
+    asked = CliRunner().invoke(main, words, input="n\n")
+    assert "where still defined, it begins anew beside the rows of 'rows'" in asked.output
+    words[1], words[3] = "operator", "rows"
+    asked = CliRunner().invoke(main, words, input="n\n")
+    assert "source 'asset:orders' goes too, as it wrote nothing else" in asked.output
     assert shop.rows("orders") == {"rows": of_days("orders", 1)}
 
 

@@ -121,6 +121,8 @@ class World:
     wrong: list[str] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
     running: list[Program] = field(default_factory=list)
+    dropped: list[set[tuple[str, str]]] = field(default_factory=list)
+    """By drop, the marks and days that went with it."""
 
     def is_defined(self, by: str) -> bool:
         """Whether the code location of the program that runs now has it."""
@@ -149,7 +151,7 @@ class World:
         ]
         self.running.append(program)
         newest = self.newest(program.job)
-        drops = self.history.count(f"drop {program.job}")
+        drops, dropped = self.history.count(f"drop {program.job}"), len(self.dropped)
         restores = sum(each.startswith(f"restore {program.job} ") for each in self.history)
         try:
             ran = self.runner.run(
@@ -178,6 +180,10 @@ class World:
             if still:
                 self.given.setdefault((program.job, program.mark), set()).update(days)
             self.look(program)
+            went = set().union(*self.dropped[dropped:])
+            for day in days if drops < self.history.count(f"drop {program.job}") else ():
+                if (program.mark, day) not in went | self._days_in(program.job):
+                    self.wrong.append(f"{program}: day {day} neither went with the drop nor came after it")
             if still and self.newest(program.job) > newest:
                 self._look_at(program, key)
         elif not ran.died and (not ran.sentence.strip() or ran.sentence.startswith(_RAW)):
@@ -291,7 +297,14 @@ class World:
         except DstlError as error:
             self.history.append(f"a command was refused: {error}")
 
+    def _days_in(self, job: str) -> set[tuple[str, str]]:
+        """The marks and days that the job has."""
+        rows = [row for each in self.operators(job) for row in self.rows(job, each)]
+        return {(row["asset"], row["day"]) for row in rows}
+
     def drop(self, job: str, rng: random.Random) -> None:
+        self.dropped.append(self._days_in(job))
+
         def does(store: ObjectStore) -> None:
             # As soon as it begins, nothing of the job is owed to anybody.
             for each in [each for each in self.given if each[0] == job]:
@@ -316,13 +329,22 @@ class World:
         self._owe_what_is_there(job)
 
     def forget(self, program: Program, rng: random.Random) -> None:
-        """Drop its source, and each operator that has its rows: it begins anew."""
+        """Drop each operator that has its rows, and all that the sources of these wrote: they begin anew.
+
+        Of a source that has written state nothing else need be said. Rows that stay beside a source that
+        begins anew are what the command warns of.
+        """
         latest = self.coordinator(program.job).latest()
         if latest is None or program.own_source not in latest.manifest.sources:
             return
         of = {each: self.rows(program.job, each) for each in self.operators(program.job)}
-        operators = [each for each, rows in of.items() if any(row["asset"] == program.mark for row in rows)]
-        changes = NameChange(dict.fromkeys(operators), {program.own_source: None})
+        operators = {each for each, rows in of.items() if any(row["asset"] == program.mark for row in rows)}
+        wrote = {name: {*each.operators} for name, each in latest.manifest.sources.items()}
+        operators |= wrote[program.own_source]
+        while more := set().union(*(each for each in wrote.values() if each & operators)) - operators:
+            operators |= more
+        named = {program.own_source: None} if not wrote[program.own_source] or rng.random() < 0.5 else {}
+        changes = NameChange(dict.fromkeys(sorted(operators)), named)
 
         def does(store: ObjectStore) -> None:
             coordinator = self.coordinator(program.job, store)
