@@ -60,7 +60,7 @@ WEIGHTS = {
     "drop": 2,
     "forget": 1,
     "die": 3,
-    "at once": 2,
+    "at once": 4,
     "follow": 2,
     "savepoint": 1,
 }
@@ -129,9 +129,9 @@ class Case:
             self.world.run(now, last.key, again=last, whole=whole)
 
     def _at_once(self, which: int) -> None:
-        """The other program runs, or somebody restores or drops, in the middle of a run."""
+        """The other program runs, or somebody restores or drops the job, in the middle of a run."""
         rng, world = self._rng, self.world
-        other = world.programs[1 - which]
+        job = world.programs[which].job
         does = rng.choice(["run", "run", "drop", "drop", "restore"])
 
         def meanwhile() -> None:
@@ -139,9 +139,9 @@ class Case:
                 case "run":
                     self._next(1 - which)
                 case "drop":
-                    world.drop(other.job, rng)
+                    world.drop(job, rng)
                 case _:
-                    world.restore(other.job, rng.randrange(3), rng)
+                    world.restore(job, rng.randrange(3), rng)
 
         self._next(which, meanwhile=(rng.randrange(REQUESTS), meanwhile))
 
