@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -242,7 +241,8 @@ def _leaked(planted: Planted, left: bytes) -> list[str]:
     return [secret for secret in planted.secrets() if secret.encode() in left]
 
 
-@pytest.mark.parametrize("how", [pytest.param("emulator", marks=pytest.mark.soak), "field"])
+@pytest.mark.soak
+@pytest.mark.parametrize("how", ["emulator", "field"])
 def test_a_green_run_leaves_none(planted: Planted, tmp_path: Path, how: str) -> None:
     """With a password in the emulator's address; with a resource's token, and a key for Spark's tasks."""
     outcome, left = _run(planted, tmp_path, how)
@@ -261,12 +261,11 @@ FAILURES = [
 ]
 
 
-def _first_short(cases: list[Any]) -> list[Any]:
-    """Each is a run in a process of its own: the long form makes all of them."""
-    return [cases[0], *(pytest.param(*case, marks=pytest.mark.soak) for case in cases[1:])]
-
-
-@pytest.mark.parametrize(("how", "fault", "said"), _first_short(FAILURES))
+# Each is a run in a process of its own: the long form makes all of them.
+@pytest.mark.parametrize(
+    ("how", "fault", "said"),
+    [FAILURES[0], *(pytest.param(*each, marks=pytest.mark.soak) for each in FAILURES[1:])],
+)
 def test_a_failed_run_leaves_none(
     planted: Planted, tmp_path: Path, how: str, fault: dict[str, object], said: bytes
 ) -> None:
@@ -278,7 +277,8 @@ def test_a_failed_run_leaves_none(
     assert said in left
 
 
-@pytest.mark.parametrize(("how", "fault"), _first_short([FAILURES[0][:2], FAILURES[2][:2]]))
+@pytest.mark.soak
+@pytest.mark.parametrize(("how", "fault"), [each[:2] for each in (FAILURES[0], FAILURES[2])])
 def test_without_cleaning_they_would_be_there(
     planted: Planted, tmp_path: Path, how: str, fault: dict[str, object]
 ) -> None:

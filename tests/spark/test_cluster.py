@@ -181,6 +181,7 @@ def test_executors_without_python(job: Job, other_python: Path) -> None:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.soak
 def test_a_cluster_is_asked_before_the_first_batch(tmp_path: Path) -> None:
     """Real executors, and an empty environment: a sentence after one job of Spark, and none of the batch."""
     bare = tmp_path / "bare"

@@ -33,6 +33,8 @@ pytestmark = pytest.mark.spark
 CLASSES = [
     name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, DstlError)
 ]
+# The base, one that is not tried again, and one that is. The long form takes all of them every way.
+SHORT = {"DstlError", "ConflictError", "UnavailableError"}
 MESSAGE = 'object "a/ä" is not there:\nwrite it again'
 
 
@@ -137,7 +139,9 @@ class Case:
         assert len(self.trace.read_bytes()) == tries
 
 
-@pytest.fixture(params=CLASSES)
+@pytest.fixture(
+    params=[each if each in SHORT else pytest.param(each, marks=pytest.mark.soak) for each in CLASSES]
+)
 def case(request: pytest.FixtureRequest, job: Job, tmp_path: Path) -> Case:
     register(job.spark)
     job.spark.dataSource.register(Failing)
