@@ -243,7 +243,7 @@ def anybody_is_a_source_that_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def nothing_completes_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "complete_unless_later", lambda *_arguments: None)
+    monkeypatch.setattr(resources, "is_completed_later", lambda _context: True)
 
 
 def a_source_is_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
