@@ -74,12 +74,15 @@ def test_owners_kinds_tags_freshness_and_columns_are_shown() -> None:
     assert specs[JOB.files_key].metadata["dagster/column_schema"] == columns
 
 
-def test_an_operators_event_shows_its_columns(days: Days) -> None:
-    """The columns of the state with their types, and which of them are keys."""
+@pytest.mark.parametrize("asset", ["operator", "state"])
+def test_an_event_shows_rows_and_columns(days: Days, asset: str) -> None:
+    """Of an operator, and of a state of one operator: its columns with their types, and which are keys."""
     days.run("2024-01-01")
-    found = days.instance.fetch_materializations(days.code.JOB.operator_key("totals"), limit=5)
+    key = days.code.JOB.operator_key("totals") if asset == "operator" else days.code.JOB.state_key
+    found = days.instance.fetch_materializations(key, limit=5)
     (event,) = [record.asset_materialization for record in found.records]
     assert event is not None
+    assert event.metadata["dagster/row_count"].value == 1
     schema = event.metadata["dagster/column_schema"].value
     assert [(column.name, column.type, column.description) for column in schema.columns] == [
         ("key", "string", "key"),

@@ -17,10 +17,11 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, OperatorReport
+from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import JobNames, counted, readable_bytes
+from dstl_dagster.keyed import OperatorEntry
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
     TAG_CHECKPOINT,
@@ -321,15 +322,11 @@ def operator_materialization(
         _UPDATED: dg.MetadataValue.timestamp(checkpoint.entry.completed.recorded_at),
         _URI: f"{reporter.store_uri.rstrip('/')}/{names.changelog_base_path(checkpoint.attempt)}/",
     }
-    metadata |= row_measures(entry.rows, _ROWS)
-    columns = _state_columns(report)
-    if columns is not None:
-        metadata[_COLUMN_SCHEMA] = dg.MetadataValue.table_schema(columns)
     return dg.AssetMaterialization(
         asset_key=assets.operator_key(operator),
         description=f"state of {operator} at checkpoint {checkpoint.checkpoint_id}",
         tags=_tags(checkpoint.entry.completed, reporter),
-        metadata=metadata,
+        metadata={**metadata, **_table(entry)},
     )
 
 
@@ -444,8 +441,10 @@ def _when_and_who(completed: Completed, reporter: Reporter) -> dict[str, Any]:
 
 
 def state_metadata(checkpoint: Checkpoint, prices: StoragePrices, store_uri: str) -> dict[str, Any]:
-    """The metadata of the materialization of the state itself."""
+    """The metadata of the materialization of the state itself: a table, where it is of one operator."""
+    operators = list(checkpoint.manifest.operators.values())
     return {
+        **(_table(operators[0]) if len(operators) == 1 else {}),
         "checkpoint": str(checkpoint.checkpoint_id),
         "changed rows": checkpoint.manifest.changes,
         "changelog MiB": mebibytes(checkpoint.manifest.state_bytes),
@@ -513,13 +512,14 @@ def _tags(completed: Completed, reporter: Reporter, step: str = "5") -> Mapping[
     return tags
 
 
-def _state_columns(report: OperatorReport) -> dg.TableSchema | None:
-    """The columns of an operator's state; `None` where its report has no Arrow schema."""
+def _table(entry: OperatorEntry) -> dict[str, Any]:
+    """The rows and columns of an operator's state; no columns where its report has no Arrow schema."""
+    report, rows = entry.report, row_measures(entry.rows, _ROWS)
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(report.schema))
     except (pa.ArrowException, OSError):
-        return None
-    return dg.TableSchema(
+        return rows
+    columns = dg.TableSchema(
         columns=[
             dg.TableColumn(
                 field.name,
@@ -531,6 +531,7 @@ def _state_columns(report: OperatorReport) -> dg.TableSchema | None:
             for field in schema
         ]
     )
+    return {**rows, _COLUMN_SCHEMA: dg.MetadataValue.table_schema(columns)}
 
 
 def _operator_table(checkpoint: Checkpoint) -> dg.MetadataValue:
