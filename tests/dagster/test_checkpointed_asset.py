@@ -489,6 +489,11 @@ def hinted(rows: "Unknown") -> Any:  # type: ignore[name-defined] # noqa: F821
             {"keys": ["a"], "partitions_def": DAYS, "backfill_policy": dg.BackfillPolicy.single_run()},
             "a checkpoint holds one partition",
         ),
+        (
+            plain,
+            {"keys": ["a"], "auto_materialize_policy": None},
+            "Dagster's word for it is `automation_condition`",
+        ),
         (waits, {"keys": ["a"]}, "waits() is async"),
         (yields, {"keys": ["a"]}, "yields() yields: return one frame"),
         (stars, {"keys": ["a"]}, "stars() takes *rows"),

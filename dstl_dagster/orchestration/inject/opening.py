@@ -114,6 +114,8 @@ def request_batch(
     if run is None and definition is None:
         ordered = False  # an op that a test calls: its partition has no definition
     if ordered and partition is None:
+        if source is None:
+            raise InvalidInputError(f"job {job!r} has partitions, but this run has none: launch it for one")
         raise InvalidInputError(
             f"job {job!r}: source {source!r} advances by partition, but this run has none: launch it for "
             "a partition, or leave `source` out and call `batch.move_position`"

@@ -1,0 +1,270 @@
+"""Scenarios of the tests of Dagster's integrations, asked of `@checkpointed_asset`: docs/peers-tests.md."""
+
+# No postponed annotations here: Dagster reads the types of an asset's arguments as objects.
+
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+import dstl_dagster as dstl
+
+pytestmark = [pytest.mark.dagster, pytest.mark.filterwarnings("ignore::dagster.PreviewWarning")]
+
+ROWS = pa.table({"id": [1, 2], "name": ["ada", "bob"]})
+PROCESS = dg.AssetKey(["orders", "process"])
+
+
+class Store:
+    """A store in memory, and an instance."""
+
+    def __init__(self, uri: str, instance: dg.DagsterInstance) -> None:
+        self.changelog = dstl.ChangelogStorageResource(uri=uri)
+        self.instance = instance
+
+    def run(self, asset: Any, partition: str | None = None, **resources: Any) -> dg.ExecuteInProcessResult:
+        return dg.materialize(
+            [asset],
+            partition_key=partition,
+            instance=self.instance,
+            resources={"changelog": self.changelog, **resources},
+            raise_on_error=False,
+        )
+
+    def event(self, key: dg.AssetKey) -> dg.AssetMaterialization:
+        newest = self.instance.get_latest_materialization_event(key)
+        assert newest is not None
+        assert newest.asset_materialization is not None
+        return newest.asset_materialization
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Store(f"memory://asset-peers/{abs(hash(request.node.nodeid))}", instance)
+
+
+# ---- a process that the asset's function starts by Dagster Pipes ----
+
+
+def reports() -> None:
+    from dagster_pipes import open_dagster_pipes
+
+    with open_dagster_pipes() as pipes:
+        pipes.log.info("hello world")
+        pipes.report_asset_materialization(
+            metadata={
+                "bar": {"raw_value": pipes.get_extra("bar"), "type": "md"},
+                "url": {"raw_value": "https://example.com", "type": "url"},
+                "json": {"raw_value": ["bar"], "type": "json"},
+                "int": {"raw_value": 1, "type": "int"},
+                "asset": {"raw_value": "bar/baz", "type": "asset"},
+            }
+        )
+        pipes.report_asset_check("found", passed=True, severity="WARN", metadata={"n": 1})
+        pipes.report_custom_message({"some": "junk"})
+
+
+def logs() -> None:
+    from dagster_pipes import open_dagster_pipes
+
+    with open_dagster_pipes() as pipes:
+        pipes.log.info("nothing to report")
+
+
+def never_closes() -> None:
+    from dagster_pipes import open_dagster_pipes
+
+    open_dagster_pipes().report_asset_materialization()
+
+
+def raises() -> None:
+    from dagster_pipes import open_dagster_pipes
+
+    with open_dagster_pipes():
+        raise RuntimeError("oops")
+
+
+def has_a_version() -> None:
+    from dagster_pipes import open_dagster_pipes
+
+    with open_dagster_pipes() as pipes:
+        pipes.report_asset_materialization(data_version="alpha")
+
+
+def started(program: Callable[[], None], folder: Path, how: str = "results", **more: Any) -> Any:
+    """An asset whose function writes its rows, and starts `program`."""
+    script = folder / "program.py"
+    source = inspect.getsource(program)
+    script.write_text(textwrap.dedent(f"{source}\n{program.__name__}()\n"), encoding="utf-8")
+
+    @dstl.checkpointed_asset("orders", keys=["id"], retry_policy=dg.RetryPolicy(max_retries=0), **more)
+    def process(context: dg.AssetExecutionContext, client: dg.PipesSubprocessClient, batch: Any) -> Any:
+        batch.write_state(ROWS, operator="process", keys=["id"])
+        done = client.run(command=[sys.executable, str(script)], context=context, extras={"bar": "baz"})
+        if how == "messages":
+            assert list(done.get_custom_messages()) == [{"some": "junk"}]
+        return done.get_results() if how == "results" else done.get_materialize_result()
+
+    return process
+
+
+@pytest.mark.parametrize(
+    ("injector", "how"),
+    [
+        (None, "results"),
+        (dg.PipesTempFileContextInjector(), "result"),
+        (dg.PipesEnvContextInjector(), "messages"),
+    ],
+)
+def test_a_process_reports(
+    injector: Any, how: str, store: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its metadata stand beside ours, its check is a check, its log is the run's."""
+    found = [dg.AssetCheckSpec("found", asset=PROCESS)]
+    asset = started(reports, tmp_path, how, check_specs=found)
+    result = store.run(asset, client=dg.PipesSubprocessClient(context_injector=injector))
+    assert result.success
+    metadata = store.event(PROCESS).metadata
+    assert metadata["bar"] == dg.MetadataValue.md("baz")
+    assert metadata["url"] == dg.MetadataValue.url("https://example.com")
+    assert metadata["json"] == dg.MetadataValue.json(["bar"])
+    assert metadata["int"].value == 1
+    assert metadata["asset"] == dg.MetadataValue.asset(dg.AssetKey(["bar", "baz"]))
+    assert metadata["checkpoint"].value == "1"
+    (check,) = (each for each in result.get_asset_check_evaluations() if each.check_name == "found")
+    assert (check.passed, check.metadata["n"].value) == (True, 1)
+    assert len([each for each in result.get_asset_materialization_events() if each.asset_key == PROCESS]) == 1
+    assert re.search(r"INFO[^\n]*hello world", capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("program", [logs, never_closes])
+def test_a_process_that_reports_little(program: Callable[[], None], store: Store, tmp_path: Path) -> None:
+    """No materialization of its own, or no end of its messages: the checkpoint counts."""
+    assert store.run(started(program, tmp_path), client=dg.PipesSubprocessClient()).success
+    assert store.event(PROCESS).metadata["checkpoint"].value == "1"
+
+
+def test_a_process_that_fails(store: Store, tmp_path: Path) -> None:
+    """The attempt is aborted, with what was written."""
+    result = store.run(started(raises, tmp_path), client=dg.PipesSubprocessClient())
+    assert not result.success
+    (failed,) = (each for each in result.all_events if each.is_step_failure)
+    assert "External execution process failed" in str(failed.event_specific_data)
+    coordinator = store.changelog.coordinator("orders")
+    assert coordinator.list() == []
+    assert coordinator.timeline.tail().open_attempt is None
+
+
+def test_a_process_with_a_data_version_is_refused(store: Store, tmp_path: Path) -> None:
+    result = store.run(started(has_a_version, tmp_path), client=dg.PipesSubprocessClient())
+    (failed,) = (each for each in result.all_events if each.is_step_failure)
+    assert "leave `data_version` out" in str(failed.event_specific_data)
+
+
+def test_a_process_for_a_dynamic_partition(store: Store, tmp_path: Path) -> None:
+    store.instance.add_dynamic_partitions("shops", ["north"])
+    shops = dg.DynamicPartitionsDefinition(name="shops")
+    asset = started(logs, tmp_path, partitions_def=shops)
+    assert store.run(asset, "north", client=dg.PipesSubprocessClient()).success
+    assert store.event(PROCESS).partition == "north"
+
+
+def test_a_process_of_an_asset_that_is_called(tmp_path: Path, store: Store) -> None:
+    """With a context that a test has built."""
+    asset = started(logs, tmp_path)
+    asset(dg.build_asset_context(), changelog=store.changelog, client=dg.PipesSubprocessClient())
+    assert [each.checkpoint_id for each in store.changelog.coordinator("orders").list()] == [1]
+
+
+# ---- the decorator ----
+
+
+def test_a_table_shows_its_rows_and_columns(store: Store) -> None:
+    @dstl.checkpointed_asset("people", keys=["id"])
+    def names() -> pa.Table:
+        return ROWS
+
+    assert store.run(names).success
+    metadata = store.event(names.key).metadata
+    assert metadata["dagster/row_count"].value == 2
+    columns = metadata["dagster/column_schema"].value.columns
+    assert [(each.name, each.type, each.description) for each in columns] == [
+        ("id", "int64", "key"),
+        ("name", "string", None),
+    ]
+
+
+def test_no_rows_are_refused(store: Store) -> None:
+    @dstl.checkpointed_asset("people", keys=["id"])
+    def names() -> None: ...
+
+    (failed,) = (each for each in store.run(names).all_events if each.is_step_failure)
+    assert "names() returned None: return its rows" in str(failed.event_specific_data)
+
+
+def test_a_run_without_a_partition_is_refused(store: Store) -> None:
+    @dstl.checkpointed_asset("people", keys=["id"], partitions_def=dg.DailyPartitionsDefinition("2024-01-01"))
+    def names() -> pa.Table:
+        return ROWS
+
+    (failed,) = (each for each in store.run(names).all_events if each.is_step_failure)
+    assert "job 'people' has partitions, but this run has none" in str(failed.event_specific_data)
+
+
+def test_two_functions_of_one_name(store: Store) -> None:
+    """By `name`, and by `key`."""
+
+    def of(job: str, **more: Any) -> dg.AssetsDefinition:
+        @dstl.checkpointed_asset(job, keys=["id"], **more)
+        def names() -> pa.Table:
+            return ROWS
+
+        return names
+
+    assets = [of("a"), of("b"), of("c", name="other"), of("d", key=["whole", "key"])]
+    dg.Definitions.validate_loadable(dg.Definitions(assets, resources={"changelog": store.changelog}))
+    assert [each.key.to_user_string() for each in assets] == ["a/names", "b/names", "c/other", "whole/key"]
+    assert assets[2].op.name == "c__other"
+
+
+def test_attributes_are_replaced(store: Store) -> None:
+    """By `map_asset_specs`, as by a translator."""
+
+    @dstl.checkpointed_asset("people", keys=["id"], deps=["log"])
+    def names() -> pa.Table:
+        return ROWS
+
+    def shown(spec: dg.AssetSpec) -> dg.AssetSpec:
+        spec = spec.replace_attributes(
+            group_name="g", description="d", owners=["team:data"], tags={**spec.tags, "x": "y"}, kinds={"gcs"}
+        )
+        return spec.replace_attributes(deps=[]).merge_attributes(metadata={"m": 1})
+
+    mapped = names.map_asset_specs(shown)
+    (spec,) = mapped.specs
+    assert (
+        spec.group_name,
+        spec.description,
+        spec.owners,
+        spec.tags["x"],
+        spec.kinds,
+        spec.metadata["m"],
+    ) == (
+        "g",
+        "d",
+        ["team:data"],
+        "y",
+        {"gcs"},
+        1,
+    )
+    assert list(spec.deps) == []
+    assert store.run(mapped).success
+    assert store.event(names.key).metadata["checkpoint"].value == "1"
