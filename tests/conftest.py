@@ -7,9 +7,12 @@ folder share: its own conftest does.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
 import sysconfig
+import tempfile
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -36,6 +39,18 @@ tests are short, so that no process waits for the other."""
 _COSTLY_FIXTURES = ("spark", "site", "baseline", "wheel")
 """A JVM, Dagster's webserver with its daemon, the demo run without a kill, a built wheel: all tests that use
 one of them go to one process."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What tests and their processes put into the folder for temporary files goes with the run; what pytest
+    keeps of the last runs stays where it is. Workers inherit both.
+    """
+    if hasattr(config, "workerinput"):
+        return
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = tempfile.mkdtemp(prefix="dstl-tests-")
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

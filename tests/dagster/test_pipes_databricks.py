@@ -31,7 +31,7 @@ jobs = pytest.importorskip("databricks.sdk.service.jobs")
 
 pytestmark = [pytest.mark.dagster, pytest.mark.soak, pytest.mark.filterwarnings("ignore")]
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "driver-elsewhere.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "dataproc-databricks.md"
 
 
 class Workspace:

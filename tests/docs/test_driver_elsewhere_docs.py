@@ -1,4 +1,5 @@
-"""docs/how-to/driver-elsewhere.md: its driver under a real spark-submit, its client on a real Connect server.
+"""docs/how-to: the driver of driver-elsewhere.md under a real spark-submit, the client of spark-connect.md on
+a real Connect server.
 
 The client is another process: a session of Spark Connect and one of Spark itself exclude each other.
 """
@@ -29,6 +30,7 @@ from tests.sessions import QUICK
 pytestmark = [pytest.mark.spark, pytest.mark.dagster, pytest.mark.timeout(600)]
 
 PAGE = ROOT / "docs" / "how-to" / "driver-elsewhere.md"
+CONNECT = PAGE.with_name("spark-connect.md")
 PATIENCE_SECONDS = 300.0
 LEAN = QUICK | {
     "spark.driver.memory": "512m",
@@ -166,8 +168,8 @@ else:
 """
 
 
-def python_blocks() -> list[str]:
-    return [text for language, text, passed_over in blocks(PAGE) if language == "python" and not passed_over]
+def python_blocks(page: Path) -> list[str]:
+    return [text for language, text, passed_over in blocks(page) if language == "python" and not passed_over]
 
 
 @pytest.fixture
@@ -187,7 +189,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("environment")
 def test_the_driver_is_submitted_and_dagster_completes_its_batch(tmp_path: Path) -> None:
     """One day by spark-submit; the day again launches nothing. What it holds is read without Spark."""
-    driver, definitions, *_ = python_blocks()
+    driver, definitions = python_blocks(PAGE)
     (tmp_path / "orders.py").write_text(driver)
     names: dict[str, Any] = {
         "__name__": "page",
@@ -258,7 +260,9 @@ def test_the_client_writes_merges_and_reads_by_spark_connect(tmp_path: Path) -> 
     program = tmp_path / "client.py"
     with connect_server(tmp_path) as server:
         places = f"STORE = {(tmp_path / 'store').as_uri()!r}\nSERVER = {server!r}\n"
-        program.write_text("\n".join([imports, places, *python_blocks()[2:], BY_HAND, FOREACH_BATCH, ERRORS]))
+        program.write_text(
+            "\n".join([imports, places, *python_blocks(CONNECT), BY_HAND, FOREACH_BATCH, ERRORS])
+        )
         done = subprocess.run(
             [sys.executable, str(program)],
             capture_output=True,

@@ -43,6 +43,7 @@ RUN_BY = {
     "docs/how-to/op-with-state.md": ("tests/docs/test_readme.py", "python"),
     "docs/how-to/clusters.md": ("tests/docs/test_how_to.py", "python"),
     "docs/how-to/driver-elsewhere.md": ("tests/docs/test_driver_elsewhere_docs.py", "python"),
+    "docs/how-to/spark-connect.md": ("tests/docs/test_driver_elsewhere_docs.py", "python"),
 }
 """Which test runs the blocks of a page, each page in its own way, and of which languages."""
 
