@@ -30,6 +30,7 @@ RUN_BY = {
     "docs/correcting.md": ("tests/docs/test_correcting_docs.py", "python console"),
     "docs/errors.md": ("tests/unit/errors/test_error_tree.py", "python"),
     "docs/operations/bad-days.md": ("tests/docs/test_runbook.py", "console"),
+    "docs/operations/watch.md": ("tests/docs/test_operations.py", "python"),
     "docs/options.md": ("tests/docs/test_options_docs.py", "python console"),
     "docs/reading.md": ("tests/docs/test_reading_docs.py", "python"),
     "docs/simulation.md": ("tests/docs/test_simulation_docs.py", "console"),
