@@ -6,8 +6,6 @@ follows from that: who takes over (`resources`), aborts (`sensors`) or waits (`t
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import dagster as dg
 from dagster._core.execution.stats import RunStepKeyStatsSnapshot  # no public name
 
@@ -15,9 +13,7 @@ from dstl_dagster.timeline import Completed, Opened, Timeline
 
 __all__ = [
     "OwnerRuns",
-    "in_words",
     "owner_in",
-    "owner_link",
     "owner_of",
     "root_run_id",
     "run_of_owner",
@@ -59,17 +55,6 @@ def run_of_owner(owner: str) -> str | None:
 def step_of_owner(owner: str) -> str | None:
     """The key of the step that owns attempts under this name; `None` for an owner that is no step."""
     return (owner.partition("/")[2] or None) if owner.startswith(_OWNER_PREFIX) else None
-
-
-def in_words(at: datetime) -> str:
-    """A time in an event's metadata: in the form of the command line, wherever its reader is."""
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def owner_link(owner: str) -> dg.MetadataValue:
-    """Who did something, in an event's metadata: a run as a link to its page."""
-    run_id = run_of_owner(owner)
-    return dg.MetadataValue.text(owner) if run_id is None else dg.MetadataValue.dagster_run(run_id)
 
 
 class OwnerRuns:

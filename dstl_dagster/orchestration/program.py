@@ -17,7 +17,7 @@ from dagster_shared.check import CheckError
 
 from dstl_dagster.checkpoint import Checkpoint, Claim, Measure
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.keys import TAG_IGNORE_UNCLAIMED, JobAssets
+from dstl_dagster.orchestration.keys import TAG_IGNORE_UNCLAIMED, TAG_JOB, TAG_STEP, JobAssets
 from dstl_dagster.orchestration.partitions import window_key
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "claim_of_output",
     "code_location",
     "definition_of",
+    "maintenance_job",
     "state_of",
     "step_of",
 ]
@@ -44,6 +45,15 @@ def code_location(context: Any) -> dg.RepositoryDefinition | None:
     with contextlib.suppress(CheckError):
         found: dg.RepositoryDefinition = context.repository_def
         return found
+    return None
+
+
+def maintenance_job(definitions: dg.RepositoryDefinition | None, job: str, work: str) -> str | None:
+    """The name of the Dagster job that does this work for a job; `None` if these definitions have none."""
+    for each in [] if definitions is None else definitions.get_all_jobs():
+        steps = {node.definition.tags.get(TAG_STEP) for node in each.graph.nodes}
+        if each.tags.get(TAG_JOB) == job and work in steps:
+            return each.name
     return None
 
 

@@ -41,7 +41,7 @@ query Page($keys: [AssetKeyInput!]!) {
   assetNodes(assetKeys: $keys) {
     assetKey { path }
     partitionKeys
-    assetMaterializations(limit: 1) { metadataEntries { label ... on TextMetadataEntry { text } } }
+    assetMaterializations(limit: 1) { metadataEntries { label ... on MarkdownMetadataEntry { mdStr } } }
     assetPartitionStatuses {
       ... on TimePartitionStatuses { ranges { startKey endKey status } }
     }
@@ -143,7 +143,7 @@ def _newest(node: dict[str, Any]) -> int | None:
     for event in node["assetMaterializations"]:
         for entry in event["metadataEntries"]:
             if entry["label"] == "checkpoint":
-                return int(entry["text"])
+                return int(entry["mdStr"].removeprefix("[chk-").partition("]")[0])
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from datetime import timedelta
 from numbers import Number
 from typing import TYPE_CHECKING
@@ -18,8 +19,8 @@ from dstl_dagster.orchestration.report.events import (
     files_event,
     files_version,
     operator_materialization,
-    store_location,
 )
+from dstl_dagster.orchestration.report.links import object_link
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Days
@@ -92,19 +93,20 @@ def test_an_event_shows_rows_and_columns(days: Days, asset: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "page"),
+    ("uri", "link"),
     [
         (
-            "a b/part-1.parquet",
-            "https://console.cloud.google.com/storage/browser/_details/box/dstl/a%20b/part-1.parquet",
+            "gs://box/dstl/a b/part-1.parquet",
+            "[it](https://console.cloud.google.com/storage/browser/_details/box/dstl/a%20b/part-1.parquet)",
         ),
-        ("out/", "https://console.cloud.google.com/storage/browser/box/dstl/out/"),
-        ("", "https://console.cloud.google.com/storage/browser/box/dstl/"),
+        ("gs://box/dstl/out/", "[it](https://console.cloud.google.com/storage/browser/box/dstl/out/)"),
+        ("file:///data/store/out/1", "`it`"),
+        ("memory://x/job/out/1", "`it`"),
     ],
 )
-def test_objects_of_a_bucket_link_to_the_console(name: str, page: str) -> None:
+def test_objects_of_a_bucket_link_to_the_console(uri: str, link: str) -> None:
     """A folder's page differs from an object's; the link is valid whatever characters a name has."""
-    assert store_location("gs://box/dstl", name) == dg.MetadataValue.url(page)
+    assert object_link("it", uri) == link
 
 
 def test_links_to_files_name_the_bucket_once(days: Days) -> None:
@@ -114,8 +116,9 @@ def test_links_to_files_name_the_bucket_once(days: Days) -> None:
     event = files_event(days.code.JOB, checkpoint, Reporter("run", "gs://box/job", "00ff"), None)
     box = checkpoint.manifest.files[0].recoverable.final_blob_identifier.bucket_name
     console = "https://console.cloud.google.com/storage/browser"
-    assert event.metadata["folder"] == dg.MetadataValue.url(f"{console}/{box}/job/out/2024-01-01/")
-    assert f"({console}/_details/{box}/job/out/2024-01-01/0.txt)" in str(event.metadata["file names"].value)
+    names = str(event.metadata["file names"].value)
+    assert names.startswith(f"in [job/out/2024-01-01/]({console}/{box}/job/out/2024-01-01/):")
+    assert f"[0.txt]({console}/_details/{box}/job/out/2024-01-01/0.txt)" in names
 
 
 def test_rows_that_were_not_counted_are_no_number(days: Days) -> None:
@@ -135,13 +138,6 @@ def test_rows_that_were_not_counted_are_no_number(days: Days) -> None:
         for partition, key in ((None, "dagster/row_count"), ("2024-01-01", "dagster/partition_row_count")):
             said = files_event(days.code.JOB, counted, reporter, partition).metadata
             assert (said[key].value if key in said else None) == told
-
-
-def test_objects_of_a_folder_are_paths() -> None:
-    """A local store is shown as a path, any other store as text."""
-    assert store_location("file:///data/store", "out/1") == dg.MetadataValue.path("/data/store/out/1")
-    assert store_location("file:///data/my%20store", "a%b") == dg.MetadataValue.path("/data/my store/a%b")
-    assert store_location("memory://x/job/", "out/1") == dg.MetadataValue.text("memory://x/job/out/1")
 
 
 def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
@@ -170,20 +166,17 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
                 assert metadata["requests"] == cost.total.requests
                 usd = cost.total.usd(reporter.prices)
                 assert metadata["cost micro-USD"] == pytest.approx(1e6 * usd, rel=0.01)
-                rows = event.metadata["cost"]
-                assert isinstance(rows, dg.TableMetadataValue)
-                assert [row.data["step"] for row in rows.records] == ["trigger", "persist", "record"]
-            assert metadata["checkpoint"] == "2"
-            assert "KiB" in str(metadata["size"]) or " B" in str(metadata["size"])
+                details = str(metadata["details"])
+                assert re.findall(r"^step (\w+): ", details, re.MULTILINE) == ["trigger", "persist", "record"]
+                assert f"in all {usd:.6f} USD" in details
+                assert "[dstl/days/" in details, "the manifest links to the bucket"
+            assert str(metadata["checkpoint"]).startswith("[chk-00000002](")
             tags = event.tags or {}
             assert {
                 "dstl/checkpoint_id": "2",
                 "dstl/parent_id": "1",
                 "dstl/step": step,
             }.items() <= tags.items()
-            links = [entry for entry in event.metadata.values() if isinstance(entry, dg.UrlMetadataValue)]
-            assert links, "no link to the objects"
-            assert all(str(link.url).startswith("https://console.cloud.google.com/") for link in links)
 
 
 @dg.op(out=dg.Out(dict))
@@ -239,7 +232,7 @@ def test_the_state_shows_no_file_of_dagsters(days: Days) -> None:
     result = days.run("2024-01-01")
     (event,) = days.events("state")
     assert "path" not in event.metadata
-    assert event.metadata["checkpoint"].value == "1"
+    assert str(event.metadata["checkpoint"].value).startswith("[chk-00000001](")
     assert result.success
 
 

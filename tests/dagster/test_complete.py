@@ -59,7 +59,7 @@ def test_a_partition_is_two_steps_by_default(days: Days) -> None:
 
 @pytest.mark.parametrize("day", ["2024-01-01", "2024-01-02"])
 def test_dagster_shows_the_same_as_with_separate_steps(day: str, days: Days) -> None:
-    """Each asset has the same events and metadata, but for the cost, which the last op has of all."""
+    """Each asset has the same events and metadata."""
     shown = {}
     for separate_steps in (True, False):
         with dg.DagsterInstance.ephemeral() as days.instance:
@@ -71,9 +71,6 @@ def test_dagster_shows_the_same_as_with_separate_steps(day: str, days: Days) -> 
                 asset: [(each.partition, sorted(each.metadata)) for each in days.events(asset)]
                 for asset in ("state", "state/totals", "files", "checkpoints")
             }
-    for events in shown[False]["state"]:
-        for number in (5, 6):
-            events[1].remove(f"cost of step {number}")
     assert shown[False] == shown[True]
 
 

@@ -62,7 +62,7 @@ def test_a_blocked_file_is_seen_on_the_checkpoints_page(days: Days, daemon: Daem
     (blocked,) = told(days, 1)
     assert blocked["published"] == "0 of 1 files are published"
     (name,) = (file.name for file in days.coordinator().get(1).blocked)
-    assert blocked["blocked"].startswith(f"* `{name}`: ")
+    assert blocked["blocked"].startswith(f"`{name}`: ")
     assert "is a foreign object" in blocked["blocked"]
     assert "1 file blocked" in blocked["chain"]
     days.coordinator().resolve(1, name, "replace")

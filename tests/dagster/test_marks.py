@@ -115,15 +115,9 @@ def test_a_run_that_changed_nothing_leads_to_the_correction(days: Days) -> None:
         partitions_def=days.code.DAYS,
         day_job=lambda: None,  # type: ignore[arg-type, return-value]
     )
-    location = SimpleNamespace(location_name="shop")
-    origin = SimpleNamespace(code_location_origin=location, repository_name="__repository__")
-    context: Any = SimpleNamespace(
-        repository_def=dg.Definitions(
-            jobs=[correct], resources={"changelog": days.resource()}
-        ).get_repository_def(),
-        run=SimpleNamespace(remote_job_origin=SimpleNamespace(repository_origin=origin)),
-    )
+    definitions = dg.Definitions(jobs=[correct], resources={"changelog": days.resource()})
+    context: Any = SimpleNamespace(repository_def=definitions.get_repository_def())
     text, linked = _way_out(context, "days", FIRST)
     assert text == f"To make it again: launch days_correct for it, or dstl checkpoints correct {FIRST}"
-    assert "[days_correct](/locations/shop/jobs/days_correct/playground)" in linked
+    assert "[days_correct](/guess/days_correct/playground/setup?tags[0][key]=dagster/partition&" in linked
     assert _way_out(context, "another", FIRST)[0] == f"To make it again: dstl checkpoints correct {FIRST}"

@@ -10,23 +10,6 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-RUN_SECONDS = 120
-
-
-def confirm_restore(page: Page, launchpad: str, last: int, to: int) -> None:
-    """Choose the checkpoint, put the config that a run without it asks for in place of the defaults, press
-    the button, and wait until the run has succeeded.
-    """
-    partition = f"chk-{to:08}"
-    open_partitions(page, launchpad, partition)
-    page.get_by_text(partition, exact=True).first.click()
-    page.get_by_text("confirm:").first.wait_for()
-    page.locator(".CodeMirror").first.click()
-    page.keyboard.press("Control+A")
-    page.keyboard.insert_text(f'ops: {{restore: {{config: {{confirm: "{last} -> {to}"}}}}}}')
-    launch(page)
-    page.get_by_text("Success", exact=True).first.wait_for(timeout=RUN_SECONDS * 1000)
-
 
 def open_partitions(page: Page, launchpad: str, name: str) -> None:
     """Open the launchpad's list of partitions. On a slow machine the page may drop a click while it loads."""

@@ -100,7 +100,7 @@ class RenderedPage:
 
     def _entry(self, label: str) -> int | None:
         shown = self._page.evaluate(ENTRY, label)
-        return int(shown[0]) if shown else None
+        return int(shown[0].removeprefix("chk-")[:8]) if shown else None
 
     def _fresh(self) -> bool | None:
         return self._word("Freshness policy", "Passing")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.ui.conftest import TEST_SECONDS
-from tests.ui.launchpad import confirm_restore, launch, open_partitions
+from tests.ui.launchpad import launch, open_partitions
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, ViewportSize
@@ -26,6 +26,17 @@ MEASURES = (
     *("changes", "changelog MiB", "files", "file MiB", "state MiB", "rows at most", "batch seconds"),
     "requests",
 )
+SET_THEME = "theme => localStorage.setItem('dagster-theme', JSON.stringify(theme))"
+IS_DARK = """() => {
+    const background = [document.body, ...document.querySelectorAll('body *')]
+        .map(each => getComputedStyle(each).backgroundColor).find(each => !each.endsWith(', 0)'));
+    return background.match(/[0-9]+/g).slice(0, 3).every(each => Number(each) < 64);
+}"""
+TABLE = "[class*=MetadataEntriesTable]"
+CUT = f"""() => [...document.querySelectorAll('{TABLE}, {TABLE} *')]
+    .filter(each => each.clientWidth && each.scrollWidth > each.clientWidth + 1)
+    .map(each => each.innerText)"""
+"""All that is wider than its place, within the table of metadata."""
 
 
 def text_of(page: Page) -> str:
@@ -54,31 +65,52 @@ def test_the_asset_graph(site: Site, browser_page: Page, picture: Any) -> None:
 
 
 def test_a_checkpoints_page(site: Site, browser_page: Page) -> None:
-    """Status, checks, freshness, sizes, and a row for each operator; nothing raw."""
+    """Status, checks, freshness, sizes, and behind a click a row for each operator; nothing raw."""
     browser_page.goto(site.asset("checkpoints", "overview"))
     browser_page.get_by_text("chk-00000004").first.wait_for()
-    browser_page.get_by_text(re.compile("KiB of changelog")).first.wait_for()
-    operators = browser_page.get_by_role("cell", name=site.days.AIRCRAFT_KEYS, exact=True)
-    operators.first.wait_for()
+    browser_page.get_by_text(re.compile("KiB of changes")).first.wait_for()
+    browser_page.get_by_text("[Show Markdown]").click()
+    for keys in (site.days.AIRCRAFT_KEYS, site.days.ROUTE_KEYS):
+        browser_page.get_by_role("cell", name=keys, exact=True).first.wait_for()
+    assert not raw_numbers(browser_page)
+    browser_page.get_by_role("button", name="Close").click()
     for late in ("Passing", "chk-00000003", "2013-01-04"):  # each comes with an answer of its own
         browser_page.get_by_text(late).first.wait_for()
     text = text_of(browser_page)
-    for shown in ("Passing", "team:flights", site.days.ROUTE_KEYS, "chk-00000003", "2013-01-04"):
+    for shown in ("Passing", "team:flights", "chk-00000003", "2013-01-04"):
         assert shown in text.replace("\nflights\n", "\nteam:flights\n"), shown
     assert not raw_numbers(browser_page)
 
 
+@pytest.mark.parametrize(
+    ("theme", "assets"),
+    [("Dark", ["checkpoints"]), ("Light", ["state", "reports", "state/aircraft", "checkpoints"])],
+)
+def test_nothing_is_cut(site: Site, browser_page: Page, theme: str, assets: list[str]) -> None:
+    """At 1,280 pixels, where Dagster's page gives a value 25 characters; a longer name would be noticed."""
+    browser_page.set_viewport_size({"width": 1280, "height": 2000})
+    browser_page.evaluate(SET_THEME, theme)
+    for asset in assets:
+        browser_page.goto(site.asset(asset, "overview"))
+        link = browser_page.locator(f"{TABLE} a", has_text="chk-00000004").first
+        link.wait_for()
+        assert browser_page.evaluate(IS_DARK) is (theme == "Dark")
+        assert browser_page.evaluate(CUT) == []
+    link.evaluate("each => each.innerText = 'x'.repeat(60)")
+    assert browser_page.evaluate(CUT) != [], "the measure bites"
+    browser_page.set_viewport_size(SIZE)
+
+
 def test_a_checkpoints_chain(site: Site, browser_page: Page, picture: Any) -> None:
-    """What a restore reads, the chain as text, and a table of what can be restored, with links that work.
+    """The chain, with links that work.
 
     The page of a checkpoint says what came later: that its files are published, and which one follows.
     """
-    browser_page.set_viewport_size({"width": 1800, "height": 1800})
+    browser_page.set_viewport_size({"width": 1280, "height": 1800})
     browser_page.goto(site.asset("checkpoints", "overview"))
-    browser_page.get_by_text(re.compile(r"of changes in \d+ runs? above")).wait_for()
     browser_page.get_by_text("Passing").first.wait_for()
-    picture("checkpoint-chain", 1400)
-    link = browser_page.get_by_role("link", name="chk-00000003", exact=True).first
+    picture("checkpoint-chain", 1800)
+    link = browser_page.get_by_role("link", name="chk-00000003", exact=True).last
     link.wait_for()
     browser_page.get_by_text(re.compile(r"● chk-00000004\s+2013-01-04, \d files, resumes here")).wait_for()
     link.click()
@@ -209,15 +241,21 @@ def test_a_restore_says_what_it_would_undo(site: Site, browser_page: Page, pictu
 
 
 def test_a_confirmed_restore(site: Site, browser_page: Page, picture: Any) -> None:
-    """Launched with the config that the run without one asked for: the page is right afterwards."""
-    confirm_restore(browser_page, site.location("jobs/nyc_flights_restore/playground"), 5, 3)
-    browser_page.set_viewport_size({"width": 1800, "height": 1800})
+    """By the link of what can be restored, which fills in partition and config; then the page is right."""
+    browser_page.goto(site.asset("checkpoints", "overview"))
+    browser_page.locator("a[href*='nyc_flights_restore']", has_text="chk-00000003").click()
+    browser_page.get_by_text("partition: chk-00000003").wait_for()
+    browser_page.get_by_text("5->3").first.wait_for()
+    launch(browser_page)
+    browser_page.get_by_text("Success", exact=True).first.wait_for(timeout=120_000)
+    browser_page.set_viewport_size({"width": 1280, "height": 1800})
     browser_page.goto(site.asset("checkpoints", "overview"))
     browser_page.get_by_text("chk-00000004, chk-00000005").wait_for()
     browser_page.get_by_text("│ ○ chk-00000005").wait_for()
     browser_page.get_by_text(re.compile(r"● chk-00000003\s+2013-01-03, \d files, resumes here")).wait_for()
     assert not raw_numbers(browser_page)
-    picture("restore-done", 1300)
+    assert browser_page.evaluate(CUT) == []
+    picture("restore-done", 1800)
     browser_page.set_viewport_size(SIZE)
     browser_page.goto(site.asset("checkpoints", "partitions"))
     browser_page.get_by_text("Materialized (3)").wait_for()

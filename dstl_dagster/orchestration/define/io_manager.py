@@ -108,7 +108,8 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             coordinator = self.changelog.coordinator(target.job, owner=owner)
             checkpoint = self._complete(context, coordinator, target, obj)
         said = {
-            **state_metadata(checkpoint, coordinator.prices, coordinator.store.uri),
+            "checkpoint": JobAssets.partition_key(checkpoint.checkpoint_id),
+            **state_metadata(checkpoint, coordinator.prices),
             **shown_metadata(coordinator, checkpoint),
         }
         context.add_output_metadata(said)

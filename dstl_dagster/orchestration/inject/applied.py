@@ -19,13 +19,12 @@ from dstl_dagster.orchestration.keys import (
     TAG_ALREADY_IN,
     TAG_CHECKPOINT,
     TAG_FAIL_IF_APPLIED,
-    TAG_JOB,
-    TAG_STEP,
     JobAssets,
 )
 from dstl_dagster.orchestration.owners import run_of_owner, step_of_owner
 from dstl_dagster.orchestration.partitions import partition_of
-from dstl_dagster.orchestration.program import code_location
+from dstl_dagster.orchestration.program import code_location, maintenance_job
+from dstl_dagster.orchestration.report.links import checkpoint_link, launchpad_link
 from dstl_dagster.orchestration.report.marks import planned_before
 from dstl_dagster.timeline import BatchKey
 
@@ -106,7 +105,7 @@ def observe_if_unchanged(context: dg.OpExecutionContext, assets: JobAssets, chec
     # Only a materialization takes away what an earlier run of it left, such as the red of a failure.
     if partition and planned_before(context.instance, assets.state_key, partition, context.run_id):
         return False
-    said: dict[str, dg.MetadataValue] = {"checkpoint": dg.MetadataValue.text(str(checkpoint_id))}
+    said = {"checkpoint": dg.MetadataValue.md(checkpoint_link(assets, checkpoint_id))}
     if partition is not None:
         said["if its source has changed"] = dg.MetadataValue.md(_way_out(context, assets.job, partition)[1])
     context.log_event(
@@ -124,30 +123,13 @@ def observe_if_unchanged(context: dg.OpExecutionContext, assets: JobAssets, chec
 def _way_out(context: dg.OpExecutionContext, job: str, partition: str) -> tuple[str, str]:
     """How a partition is made again from a source that has changed: as text, and as Markdown with a link."""
     command = f"dstl checkpoints correct {partition}"
-    name = _correct_job(context, job)
+    name = maintenance_job(code_location(context), job, "correct")
     if name is None:
         return f"To make it again: {command}", f"`{command}` makes it again"
-    origin = context.run.remote_job_origin
-    place = None if origin is None else origin.repository_origin
-    shown = f"`{name}`"
-    if place is not None:
-        location = place.code_location_origin.location_name
-        within = "" if place.repository_name == "__repository__" else f"{place.repository_name}@"
-        shown = f"[{name}](/locations/{within}{location}/jobs/{name}/playground)"
     return (
         f"To make it again: launch {name} for it, or {command}",
-        f"launch {shown} for partition {partition}, or `{command}`",
+        f"launch {launchpad_link(name, name, partition)} for {partition}, or `{command}`",
     )
-
-
-def _correct_job(context: dg.OpExecutionContext, job: str) -> str | None:
-    """The job of the run's code location that corrects a partition; `None` if it has none."""
-    definitions = code_location(context)
-    for each in [] if definitions is None else definitions.get_all_jobs():
-        steps = {node.definition.tags.get(TAG_STEP) for node in each.graph.nodes}
-        if each.tags.get(TAG_JOB) == job and "correct" in steps:
-            return each.name
-    return None
 
 
 def _is_materialized(
@@ -159,7 +141,6 @@ def _is_materialized(
     )
     for record in found.records:
         made = record.asset_materialization
-        told = None if made is None else made.metadata.get("checkpoint")
-        if told is not None and told.value == str(checkpoint_id):
+        if made is not None and (made.tags or {}).get(TAG_CHECKPOINT) == str(checkpoint_id):
             return True
     return False

@@ -6,7 +6,6 @@ chain is drawn (`chain`), or where objects are (`links`).
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -35,27 +34,32 @@ from dstl_dagster.orchestration.keys import (
     TAG_VERSION,
     JobAssets,
 )
-from dstl_dagster.orchestration.owners import in_words, owner_link
 from dstl_dagster.orchestration.partitions import next_partition
-from dstl_dagster.orchestration.report.chain import chain_metadata, partition_link
+from dstl_dagster.orchestration.program import maintenance_job
+from dstl_dagster.orchestration.report.chain import chain_metadata, savepoints_of
+from dstl_dagster.orchestration.report.details import (
+    checkpoint_details,
+    operator_details,
+    position_text,
+    state_bytes,
+)
 from dstl_dagster.orchestration.report.links import (
-    blocked_list,
-    bucket_of,
-    file_links,
-    file_table,
-    folder_of,
-    published,
-    store_location,
+    blocked_lines,
+    checkpoint_link,
+    file_lines,
+    folder_uri,
+    launchpad_link,
+    owner_link,
+    shown_lines,
 )
 from dstl_dagster.orchestration.report.measures import (
     cost_measures,
-    cost_table,
-    is_counted,
+    counted_cost,
     measure,
     mebibytes,
     row_measures,
 )
-from dstl_dagster.settings import StoragePrices
+from dstl_dagster.settings import CheckpointOptions, StoragePrices
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
 __all__ = [
@@ -79,63 +83,71 @@ __all__ = [
 
 Event = dg.AssetMaterialization | dg.AssetObservation
 
-_FILES_SHOWN = 50
 _UUID_LENGTH = 36
 _COLUMN_SCHEMA = "dagster/column_schema"
 _ROWS, _PARTITION_ROWS, _URI = "dagster/row_count", "dagster/partition_row_count", "dagster/uri"
 """The keys that Dagster shows in places of their own."""
-_UPDATED = "dagster/last_updated_timestamp"
 
 
 @dataclass(frozen=True)
 class Reporter:
-    """Who reports a checkpoint: `run` or `sensor`, the URI of the store it reads, the timeline's id, and the
-    prices there.
+    """Where an event comes from: a `run` or `sensor`, the URI and options of the store that it reads, and the
+    timeline's id.
 
     `owner` is whose attempt made the checkpoint; `None` where that is not known. `restored_in` is the slot of
     the restore that the event tells of, if it tells of one. `view` is of the timeline, for the picture of the
-    chain; without it there is none. `partitions_def` is of the state, for the next one. `now` is by the
-    reporter.
+    chain; without it there is none. `partitions_def` is of the state, for the next one. `repository` has the
+    jobs that links lead to. `now` is by the reporter.
     """
 
     kind: str
     store_uri: str
     timeline: str
-    prices: StoragePrices = field(default_factory=StoragePrices)
+    options: CheckpointOptions = field(default_factory=CheckpointOptions)
     owner: str | None = None
     restored_in: int | None = None
     view: TimelineView | None = None
     partitions_def: dg.PartitionsDefinition[Any] | None = None
+    repository: dg.RepositoryDefinition | None = None
     now: datetime = field(default_factory=lambda: SystemClock().now())
+
+    @classmethod
+    def of(cls, coordinator: CheckpointCoordinator, view: TimelineView, kind: str, **more: Any) -> Reporter:
+        """For the job's store, as of this view. `more`: the other fields."""
+        return cls(kind, coordinator.store.uri, view.timeline_id, coordinator.options, view=view, **more)
+
+    @property
+    def prices(self) -> StoragePrices:
+        """A folder has none."""
+        return self.options.prices if self.store_uri.startswith("gs://") else StoragePrices.free()
 
 
 def checkpoint_materialization(
     assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter
 ) -> dg.AssetMaterialization:
-    """The event of a completed checkpoint."""
+    """The event of a completed checkpoint: five lines, the chain, the files; all else behind a click, and
+    the numbers to plot.
+    """
     manifest, completed, rows = checkpoint.manifest, checkpoint.entry.completed, checkpoint.manifest.rows
     metadata: dict[str, Any] = {
         **_at_a_glance(checkpoint, reporter),
-        "parent": _parent(assets, checkpoint.parent),
-        **({} if reporter.view is None else chain_metadata(assets, reporter.view, reporter.now)),
-        **({"file names": file_links(checkpoint, reporter.store_uri)} if manifest.files else {}),
-        **published(checkpoint),
+        "checkpoint": _about(assets, completed, reporter, parent=True),
+        **_chain(assets, reporter),
+        "retention": _retention(checkpoint, reporter),
+        **({"file names": _file_names(checkpoint, reporter)} if manifest.files else {}),
+        **_published(checkpoint),
         **({"look at": "; ".join(noted)} if (noted := manifest.begun_beside_idle) else {}),
-        **_when_and_who(completed, reporter),
-        "checkpoint": str(checkpoint.checkpoint_id),
-        "sources": _source_table(checkpoint),
-        "operators": _operator_table(checkpoint),
-        **({} if manifest.cost is None else {"cost": cost_table(manifest.cost, reporter.prices)}),
-        "manifest": store_location(reporter.store_uri, completed.manifest),
+        "details": checkpoint_details(checkpoint, reporter.store_uri, reporter.prices),
+        **_when(completed),
         # Numbers become plots, so only measures are numbers; ids are text.
         "changes": manifest.changes,
         **({"rows at most": rows.most} if rows is not None and rows.most is not None else {}),
         "changelog MiB": mebibytes(manifest.state_bytes),
-        **_state_mebibytes(checkpoint),
+        **({"state MiB": mebibytes(state_bytes(checkpoint))} if manifest.operators else {}),
         "files": len(manifest.files),
         "file MiB": mebibytes(manifest.file_bytes),
         "batch seconds": measure(manifest.persist_seconds),
-        **cost_measures(checkpoint, reporter.prices, reporter.store_uri),
+        **cost_measures(checkpoint, reporter.prices),
     }
     on = "the first" if checkpoint.parent is None else f"on checkpoint {checkpoint.parent}"
     return dg.AssetMaterialization(
@@ -150,10 +162,7 @@ def checkpoint_materialization(
 def _at_a_glance(checkpoint: Checkpoint, reporter: Reporter) -> dict[str, str]:
     """The first lines of a checkpoint's page."""
     manifest = checkpoint.manifest
-    stands = [
-        f"{name}: {each.position if isinstance(each.position, str) else json.dumps(each.position)}"
-        for name, each in sorted(manifest.sources.items())
-    ]
+    stands = [f"{name}: {position_text(each)}" for name, each in sorted(manifest.sources.items())]
     glance = {"resumes at": "; ".join(stands) or "no source has a position"}
     following = _next_partition(checkpoint, reporter)
     if following is not None:
@@ -162,13 +171,15 @@ def _at_a_glance(checkpoint: Checkpoint, reporter: Reporter) -> dict[str, str]:
     known = whole is not None and whole.most is not None
     all_rows = f", {whole.in_words()} in all" if whole is not None and known else ""
     glance["rows"] = f"{manifest.changes} changed{all_rows}"
-    sizes = [f"{readable_bytes(manifest.state_bytes)} of changelog", *_state_size(checkpoint)]
+    sizes = [f"{readable_bytes(manifest.state_bytes)} of changes"]
+    if manifest.operators:
+        sizes.append(f"{readable_bytes(state_bytes(checkpoint))} of state")
     if manifest.files:
         sizes.append(f"{readable_bytes(manifest.file_bytes)} of files")
-    glance["size"] = "; ".join(sizes)
-    cost = manifest.cost
-    spent = counted(cost.total.requests, "request") if cost is not None and is_counted(cost) else ""
-    glance["took"] = ", ".join(filter(None, [f"{manifest.persist_seconds:.1f} s", spent]))
+    glance["size"] = ", ".join(sizes)
+    cost = counted_cost(checkpoint)
+    spent = "" if cost is None else f", {counted(cost.total.requests, 'request')}"
+    glance["took"] = f"{manifest.persist_seconds:.1f} s{spent}"
     return glance
 
 
@@ -183,6 +194,48 @@ def _next_partition(checkpoint: Checkpoint, reporter: Reporter) -> str | None:
     return None
 
 
+def _about(
+    assets: JobAssets, completed: Completed, reporter: Reporter, *, parent: bool = False
+) -> dg.MetadataValue:
+    """Which checkpoint an event is of, which one and which batch that is on and of, and who made it."""
+    said = [checkpoint_link(assets, completed.checkpoint_id)]
+    if parent:
+        on = completed.parent
+        said.append("the first" if on is None else f"on {checkpoint_link(assets, on)}")
+    batch = completed.idempotency_key
+    if batch is not None:
+        correct = maintenance_job(reporter.repository, assets.job, "correct")
+        said.append(f"of {batch if correct is None else launchpad_link(batch, correct, batch)}")
+    if reporter.owner is not None:
+        said.append(f"by {owner_link(reporter.owner)}")
+    return dg.MetadataValue.md(", ".join(said))
+
+
+def _when(completed: Completed) -> dict[str, dg.MetadataValue]:
+    """An event's own time is that of the report, which may be days later. By this Dagster's freshness checks
+    go by the checkpoint's time; its freshness policies never do.
+    """
+    return {"dagster/last_updated_timestamp": dg.MetadataValue.timestamp(completed.recorded_at)}
+
+
+def _chain(assets: JobAssets, reporter: Reporter) -> dict[str, dg.MetadataValue]:
+    if reporter.view is None:
+        return {}
+    restore = maintenance_job(reporter.repository, assets.job, "restore")
+    return chain_metadata(assets, reporter.view, reporter.now, restore)
+
+
+def _retention(checkpoint: Checkpoint, reporter: Reporter) -> str:
+    """When a checkpoint leaves, by the options of now, and what clean-up then deletes of it."""
+    options, number = reporter.options, checkpoint.checkpoint_id
+    leaves = f"leaves after {counted(options.num_retained, 'newer one')}"
+    if reporter.view is not None and (kept := savepoints_of(reporter.view, number)):
+        leaves = f"stays as {kept}"
+    elif options.min_age:
+        leaves += f", and not before {options.min_age} after the next"
+    return f"{leaves}; that frees at most {readable_bytes(checkpoint.manifest.state_bytes)}"
+
+
 def child_observation(assets: JobAssets, completed: Completed) -> dg.AssetObservation:
     """On the page of its parent, whose event is older: the checkpoint that follows."""
     number = completed.checkpoint_id
@@ -191,7 +244,7 @@ def child_observation(assets: JobAssets, completed: Completed) -> dg.AssetObserv
         partition=None if completed.parent is None else assets.partition_key(completed.parent),
         description=f"checkpoint {number} follows",
         tags={TAG_CHECKPOINT: str(completed.parent), TAG_VERSION: f"{completed.attempt}-child"},
-        metadata={"child checkpoint": _page(assets, number)},
+        metadata={"child checkpoint": dg.MetadataValue.md(checkpoint_link(assets, number))},
     )
 
 
@@ -201,11 +254,7 @@ def published_observation(
     """On the checkpoint's own page, whose event is older: whether its files have their final names, and the
     chain anew where some are blocked.
     """
-    chain = (
-        {}
-        if reporter.view is None or not checkpoint.blocked
-        else chain_metadata(assets, reporter.view, reporter.now)
-    )
+    chain = _chain(assets, reporter) if checkpoint.blocked else {}
     number = checkpoint.checkpoint_id
     version = files_version(checkpoint.attempt, checkpoint.entry.committed)
     return dg.AssetObservation(
@@ -213,7 +262,7 @@ def published_observation(
         partition=assets.partition_key(number),
         description=f"what step 6 made of the files of checkpoint {number}",
         tags={TAG_CHECKPOINT: str(number), TAG_VERSION: f"{version}-files"},
-        metadata={**published(checkpoint), **chain},
+        metadata={**_published(checkpoint), **chain},
     )
 
 
@@ -229,9 +278,8 @@ def left_behind(
     """
     number, batch = completed.checkpoint_id, completed.idempotency_key
     said: dict[str, Any] = {
-        "checkpoint": str(number),
-        "rolled back at": in_words(restored.recorded_at),
-        "rolled back by": owner_link(restored.by),
+        "checkpoint": dg.MetadataValue.md(checkpoint_link(assets, number)),
+        **_rolled_back(restored),
     }
     if batch is not None:
         said["run again"] = batch
@@ -256,7 +304,7 @@ def left_behind(
         if batch in still.get(key, ())
     ]
     if completed.files:
-        names = dg.MetadataValue.md("\n".join(f"* `{file.name}`" for file in completed.files[:_FILES_SHOWN]))
+        names = dg.MetadataValue.md(shown_lines([f"`{file.name}`" for file in completed.files]))
         where = batch if batch in still.get(assets.files_key, ()) else None
         what, count = f"the files of checkpoint {number} are gone", len(completed.files)
         events.append(observed(assets.files_key, where, what, files=count, retracted=names))
@@ -270,10 +318,9 @@ def rolled_back(
     """The event of a checkpoint that a restore went back to: it says so first, and what it abandoned."""
     days = [each.idempotency_key or f"checkpoint {each.checkpoint_id}" for each in left]
     said: dict[str, Any] = {
-        "rolled back at": in_words(restored.recorded_at),
-        "rolled back by": owner_link(restored.by),
+        **_rolled_back(restored),
         "left behind": ", ".join(assets.partition_key(each.checkpoint_id) for each in left) or "nothing",
-        "run again": dg.MetadataValue.md("\n".join(f"* {day}" for day in days) or "nothing"),
+        "run again": dg.MetadataValue.md(shown_lines(days) or "nothing"),
     }
     return dg.AssetMaterialization(
         asset_key=event.asset_key,
@@ -282,6 +329,13 @@ def rolled_back(
         tags=event.tags,
         metadata={**said, **event.metadata},
     )
+
+
+def _rolled_back(restored: Restored) -> dict[str, Any]:
+    return {
+        "rolled back at": f"{restored.recorded_at:%Y-%m-%d %H:%M:%S} UTC",
+        "rolled back by": dg.MetadataValue.md(owner_link(restored.by)),
+    }
 
 
 def subsumed_materialization(
@@ -295,9 +349,8 @@ def subsumed_materialization(
         tags=_tags(completed, reporter),
         metadata={
             "files": len(completed.files),
-            "checkpoint": str(completed.checkpoint_id),
-            "parent": _parent(assets, completed.parent),
-            **_when_and_who(completed, reporter),
+            "checkpoint": _about(assets, completed, reporter, parent=True),
+            **_when(completed),
             "state": "subsumed, and its manifest is deleted: it cannot be restored",
         },
     )
@@ -309,18 +362,16 @@ def operator_materialization(
     """The event of the changes that a checkpoint made to the state of one operator."""
     entry = checkpoint.manifest.operators[operator]
     report = entry.report
-    names = JobNames(assets.job)
+    base_path = JobNames(assets.job).changelog_base_path(checkpoint.attempt)
     metadata: dict[str, Any] = {
+        "checkpoint": _about(assets, checkpoint.entry.completed, reporter),
+        "keys": ", ".join(report.key_columns),
+        "key groups": str(report.max_parallelism),
         "upserts": report.upserts,
         "deletes": report.deletes,
         "changelog MiB": mebibytes(report.stored_bytes),
-        "checkpoint": str(checkpoint.checkpoint_id),
-        "size": readable_bytes(report.stored_bytes),
-        "keys": ", ".join(report.key_columns),
-        "key groups": str(report.max_parallelism),
-        "changelog": store_location(reporter.store_uri, f"{names.changelog_base_path(checkpoint.attempt)}/"),
-        _UPDATED: dg.MetadataValue.timestamp(checkpoint.entry.completed.recorded_at),
-        _URI: f"{reporter.store_uri.rstrip('/')}/{names.changelog_base_path(checkpoint.attempt)}/",
+        _URI: f"{reporter.store_uri.rstrip('/')}/{base_path}/",
+        **_when(checkpoint.entry.completed),
     }
     return dg.AssetMaterialization(
         asset_key=assets.operator_key(operator),
@@ -337,19 +388,14 @@ def files_event(
     files = checkpoint.manifest.files
     blocked = {file.name for file in checkpoint.blocked}
     commit = checkpoint.entry.committed
-    home = bucket_of(reporter.store_uri, files[0]) if files else reporter.store_uri
     metadata: dict[str, Any] = {
+        "checkpoint": _about(assets, checkpoint.entry.completed, reporter),
+        "file names": _file_names(checkpoint, reporter),
+        _URI: folder_uri(reporter.store_uri, files),
         "files": len(files) - len(blocked),
         "file MiB": mebibytes(checkpoint.manifest.file_bytes),
         "components": sum(len(file.components) for file in files),
-        "checkpoint": str(checkpoint.checkpoint_id),
-        "checkpoint page": _page(assets, checkpoint.checkpoint_id),
-        "size": readable_bytes(checkpoint.manifest.file_bytes),
-        "published": file_table(files, blocked),
-        "folder": store_location(home, folder_of(files)),
-        _URI: f"{home.rstrip('/')}/{folder_of(files)}",
-        "file names": file_links(checkpoint, reporter.store_uri),
-        **_when_and_who(checkpoint.entry.completed, reporter),
+        **_when(checkpoint.entry.completed),
     }
     if commit is not None:
         metadata["compose-commit seconds"] = measure(commit.seconds)
@@ -357,7 +403,7 @@ def files_event(
     if None not in rows:  # else nobody knows: a number would be plotted, and checks go by it
         metadata[_ROWS if partition is None else _PARTITION_ROWS] = sum(filter(None, rows))
     if blocked:
-        metadata["blocked"] = blocked_list(checkpoint.blocked)
+        metadata["blocked"] = dg.MetadataValue.md(blocked_lines(checkpoint))
     event = dg.AssetObservation if blocked else dg.AssetMaterialization
     which = f"{len(blocked)} of {len(files)} files are blocked" if blocked else "files"
     return event(
@@ -372,28 +418,18 @@ def files_event(
     )
 
 
-def _state_size(checkpoint: Checkpoint) -> list[str]:
-    """The whole state, as against what this checkpoint added, in words; empty without any."""
-    sizes = [entry.sizes for entry in checkpoint.manifest.operators.values()]
-    if not sizes:
-        return []
-    whole_bytes, log_bytes = sum(each.whole_bytes for each in sizes), sum(each.log_bytes for each in sizes)
-    runs = max(each.log_runs for each in sizes)
-    return [
-        f"{readable_bytes(whole_bytes + log_bytes)} of state, of which a restore reads "
-        f"{readable_bytes(whole_bytes)} and {readable_bytes(log_bytes)} of changes in "
-        f"{counted(runs, 'run')} above"
-    ]
+def _file_names(checkpoint: Checkpoint, reporter: Reporter) -> dg.MetadataValue:
+    return dg.MetadataValue.md(file_lines(checkpoint, reporter.store_uri))
 
 
-def _state_mebibytes(checkpoint: Checkpoint) -> dict[str, float]:
-    sizes = [entry.sizes for entry in checkpoint.manifest.operators.values()]
-    whole = sum(each.whole_bytes + each.log_bytes for each in sizes)
-    return {"state MiB": mebibytes(whole)} if sizes else {}
-
-
-def _page(assets: JobAssets, checkpoint_id: int) -> dg.MetadataValue:
-    return dg.MetadataValue.md(partition_link(assets.checkpoints_key, assets.partition_key(checkpoint_id)))
+def _published(checkpoint: Checkpoint) -> dict[str, dg.MetadataValue]:
+    """How many files of a checkpoint have their final names, and which are blocked; nothing before step 6."""
+    files, blocked = checkpoint.manifest.files, checkpoint.blocked
+    if not files or not checkpoint.committed:
+        return {}
+    text = f"{len(files) - len(blocked)} of {len(files)} files are published"
+    said: dict[str, dg.MetadataValue] = {"published": dg.MetadataValue.text(text)}
+    return {**said, "blocked": dg.MetadataValue.md(blocked_lines(checkpoint))} if blocked else said
 
 
 def state_materialization(
@@ -406,8 +442,9 @@ def state_materialization(
         description=f"state at checkpoint {checkpoint.checkpoint_id}",
         tags=_tags(checkpoint.entry.completed, reporter),
         metadata={
-            **state_metadata(checkpoint, reporter.prices, reporter.store_uri),
-            **_when_and_who(checkpoint.entry.completed, reporter),
+            "checkpoint": _about(assets, checkpoint.entry.completed, reporter),
+            **_when(checkpoint.entry.completed),
+            **state_metadata(checkpoint, reporter.prices),
         },
     )
 
@@ -427,29 +464,15 @@ def files_version(attempt: uuid.UUID, committed: Committed | None) -> str:
     return f"{attempt}-{0 if committed is None else committed.slot}"
 
 
-def _when_and_who(completed: Completed, reporter: Reporter) -> dict[str, Any]:
-    """An event's own time and reporter are those of the report, which may be days later.
-
-    By `_UPDATED` Dagster's freshness checks go by the checkpoint's time; its freshness policies never do.
-    """
-    said: dict[str, Any] = {"completed at": in_words(completed.recorded_at)}
-    if reporter.owner is not None:
-        said["made by"] = owner_link(reporter.owner)
-    if completed.idempotency_key is not None:
-        said["batch"] = completed.idempotency_key
-    return {**said, _UPDATED: dg.MetadataValue.timestamp(completed.recorded_at)}
-
-
-def state_metadata(checkpoint: Checkpoint, prices: StoragePrices, store_uri: str) -> dict[str, Any]:
-    """The metadata of the materialization of the state itself: a table, where it is of one operator."""
+def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
+    """What the materialization of the state says of its checkpoint: a table, where it is of one operator."""
     operators = list(checkpoint.manifest.operators.values())
     return {
         **(_table(operators[0]) if len(operators) == 1 else {}),
-        "checkpoint": str(checkpoint.checkpoint_id),
+        "details": operator_details(checkpoint),
         "changed rows": checkpoint.manifest.changes,
         "changelog MiB": mebibytes(checkpoint.manifest.state_bytes),
-        "operators": _operator_table(checkpoint),
-        **cost_measures(checkpoint, prices, store_uri),
+        **cost_measures(checkpoint, prices),
     }
 
 
@@ -464,35 +487,13 @@ class StateOutput:
 
 def output_of_state(coordinator: CheckpointCoordinator, attempt: Attempt, step: str = "1-7") -> StateOutput:
     """Of the checkpoint that this attempt completed. `step`: as its op is tagged."""
-    checkpoint = coordinator.get(attempt.checkpoint_id)
-    timeline = coordinator.timeline.seen().timeline_id
-    reporter = Reporter("run", coordinator.store.uri, timeline, coordinator.prices)
+    checkpoint, assets = coordinator.get(attempt.checkpoint_id), JobAssets.defined(coordinator.job)
+    reporter = Reporter.of(coordinator, coordinator.timeline.seen(), "run")
     tags = {TAG_JOB: coordinator.job, **_tags(checkpoint.entry.completed, reporter, step)}
     version = dg.DataVersion(tags.pop(TAG_VERSION))  # a tag that Dagster sets
-    return StateOutput(state_metadata(checkpoint, coordinator.prices, coordinator.store.uri), tags, version)
-
-
-def _source_table(checkpoint: Checkpoint) -> dg.MetadataValue:
-    """What feeds the job, how far each source is, and what it writes."""
-    rows = [
-        dg.TableRecord(
-            {
-                "source": name,
-                "stands at": each.position if isinstance(each.position, str) else json.dumps(each.position),
-                "by": str(each.measure),
-                "written last by": each.by,
-                "operators": ", ".join(each.operators),
-            }
-        )
-        for name, each in sorted(checkpoint.manifest.sources.items())
-    ]
-    return dg.MetadataValue.table(rows or [dg.TableRecord({"source": "none"})])
-
-
-def _parent(assets: JobAssets, checkpoint_id: int | None) -> dg.MetadataValue:
-    if checkpoint_id is None:
-        return dg.MetadataValue.text("none (the first)")
-    return _page(assets, checkpoint_id)
+    about = dg.MetadataValue.md(checkpoint_link(assets, attempt.checkpoint_id))
+    said = {"checkpoint": about, **state_metadata(checkpoint, reporter.prices)}
+    return StateOutput(said, tags, version)
 
 
 def _tags(completed: Completed, reporter: Reporter, step: str = "5") -> Mapping[str, str]:
@@ -532,23 +533,3 @@ def _table(entry: OperatorEntry) -> dict[str, Any]:
         ]
     )
     return {**rows, _COLUMN_SCHEMA: dg.MetadataValue.table_schema(columns)}
-
-
-def _operator_table(checkpoint: Checkpoint) -> dg.MetadataValue:
-    return dg.MetadataValue.table(
-        [
-            dg.TableRecord(
-                {
-                    "operator": name,
-                    "keys": ", ".join(entry.report.key_columns),
-                    "upserts": entry.report.upserts,
-                    "deletes": entry.report.deletes,
-                    "changelog": readable_bytes(entry.report.stored_bytes),
-                    "state": readable_bytes(entry.sizes.whole_bytes + entry.sizes.log_bytes),
-                    "runs": str(len(entry.runs)),
-                }
-            )
-            for name, entry in sorted(checkpoint.manifest.operators.items())
-        ]
-        or [dg.TableRecord({"operator": "none"})]
-    )

@@ -1,51 +1,107 @@
-"""Where the objects of a checkpoint are shown: links to the console of a bucket, paths of a folder. Pure."""
+"""Links in Markdown: to pages of Dagster's own web server, and to the console of a bucket. Pure.
+
+At 1,280 pixels Dagster's page gives a value 25 characters, and cuts what has no place to break. So a link has
+a short name, and a file is named within its folder.
+"""
 
 from __future__ import annotations
 
-from urllib.parse import quote, unquote
-
-import dagster as dg
+from collections.abc import Sequence
+from urllib.parse import quote
 
 from dstl_dagster.checkpoint import Checkpoint, FileReport
-from dstl_dagster.format import readable_bytes
-from dstl_dagster.timeline import BlockedFile
+from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.owners import run_of_owner
 
 __all__ = [
-    "blocked_list",
-    "bucket_of",
-    "file_links",
-    "file_table",
-    "folder_of",
-    "published",
-    "store_location",
+    "NEW_LINE",
+    "blocked_lines",
+    "checkpoint_link",
+    "file_lines",
+    "folder_uri",
+    "launchpad_link",
+    "object_link",
+    "owner_link",
+    "shown_lines",
 ]
 
+NEW_LINE = "  \n"
 _CONSOLE = "https://console.cloud.google.com/storage/browser"
-_TABLE_ROWS = 50
+_LINES = 50
+_RUN_DIGITS = 8
+"""By so many Dagster's page names a run."""
 
 
-def store_location(store_uri: str, name: str) -> dg.MetadataValue:
-    """A path for a local store, the console's page for a bucket, the URI for anything else."""
-    place = f"{store_uri.rstrip('/')}/{name}"
-    if place.startswith("file://"):
-        return dg.MetadataValue.path(f"{unquote(store_uri.rstrip('/').removeprefix('file://'))}/{name}")
-    if place.startswith("gs://"):
-        # The console shows a folder and an object on different pages.
-        page = _CONSOLE if not name or name.endswith("/") else f"{_CONSOLE}/_details"
-        return dg.MetadataValue.url(f"{page}/{quote(place[5:])}")
-    return dg.MetadataValue.text(place)
+def checkpoint_link(assets: JobAssets, checkpoint_id: int) -> str:
+    """To the page of a checkpoint."""
+    name = assets.partition_key(checkpoint_id)
+    return f"[{name}](/assets/{'/'.join(assets.checkpoints_key.path)}?view=partitions&partition={name})"
 
 
-def bucket_of(store_uri: str, file: FileReport) -> str:
-    """The URI that the name of a file is relative to: its bucket, which a job need not have for itself."""
+def owner_link(owner: str) -> str:
+    """Who did something: a run as a link to its page."""
+    run_id = run_of_owner(owner)
+    return f"`{owner}`" if run_id is None else f"[run {run_id[:_RUN_DIGITS]}](/runs/{run_id})"
+
+
+def launchpad_link(name: str, job: str, partition: str, config: str = "") -> str:
+    """To the launchpad of a Dagster job, for a partition, with its config filled in.
+
+    Dagster finds the job's code location. `config`: YAML, with a plus for each space.
+    """
+    tag = f"tags[0][key]=dagster/partition&tags[0][value]={quote(partition)}"
+    return f"[{name}](/guess/{job}/playground/setup?{tag}{config and f'&config={config}'})"
+
+
+def object_link(name: str, uri: str) -> str:
+    """To an object, or a folder, of a bucket; of any other store just the name."""
+    if not uri.startswith("gs://"):
+        return f"`{name}`"
+    # The console shows a folder and an object on different pages.
+    page = _CONSOLE if uri.endswith("/") else f"{_CONSOLE}/_details"
+    return f"[{name}]({page}/{quote(uri.removeprefix('gs://'))})"
+
+
+def folder_uri(store_uri: str, files: tuple[FileReport, ...]) -> str:
+    """The deepest folder that holds all files, with a trailing slash."""
+    return f"{_bucket_uri(store_uri, files)}/{_folder(files)}"
+
+
+def file_lines(checkpoint: Checkpoint, store_uri: str) -> str:
+    """The folder of a checkpoint's files, and each file within: its rows, its size, whether it is blocked."""
+    files, blocked = checkpoint.manifest.files, {file.name for file in checkpoint.blocked}
+    bucket, folder = _bucket_uri(store_uri, files), _folder(files)
+    lines = [f"in {object_link(folder, f'{bucket}/{folder}')}:"] if folder else []
+    for file in files:
+        name = object_link(file.object_name.removeprefix(folder), f"{bucket}/{file.object_name}")
+        rows = None if file.rows is None else counted(file.rows, "row")
+        state = "**blocked**" if file.object_name in blocked else None
+        lines.append(", ".join(filter(None, [name, rows, readable_bytes(file.size), state])))
+    return shown_lines(lines)
+
+
+def blocked_lines(checkpoint: Checkpoint) -> str:
+    """Each blocked file, and why it is."""
+    return shown_lines([f"`{file.name}`: {file.reason}" for file in checkpoint.blocked])
+
+
+def shown_lines(lines: Sequence[str]) -> str:
+    """The first ones, and how many more there are."""
+    more = [f"and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
+    return NEW_LINE.join([*lines[:_LINES], *more])
+
+
+def _bucket_uri(store_uri: str, files: tuple[FileReport, ...]) -> str:
+    """What the names of files are relative to: their bucket, which a job need not have for itself."""
     scheme = store_uri.partition("://")[0]
-    return (
-        store_uri if scheme == "file" else f"{scheme}://{file.recoverable.final_blob_identifier.bucket_name}"
-    )
+    if not files or scheme == "file":
+        return store_uri.rstrip("/")
+    return f"{scheme}://{files[0].recoverable.final_blob_identifier.bucket_name}"
 
 
-def folder_of(files: tuple[FileReport, ...]) -> str:
-    """The deepest folder that holds all files, with a trailing slash; empty for the store itself."""
+def _folder(files: tuple[FileReport, ...]) -> str:
+    """Within the bucket; empty for the bucket itself."""
     folders = [file.object_name.split("/")[:-1] for file in files]
     shared = []
     for parts in zip(*folders, strict=False):
@@ -53,49 +109,3 @@ def folder_of(files: tuple[FileReport, ...]) -> str:
             break
         shared.append(parts[0])
     return "".join(f"{part}/" for part in shared)
-
-
-def file_links(checkpoint: Checkpoint, store_uri: str) -> dg.MetadataValue:
-    """Each file with its size, linked where its place has a page of its own."""
-    lines = []
-    for file in checkpoint.manifest.files[:_TABLE_ROWS]:
-        place = store_location(bucket_of(store_uri, file), file.object_name)
-        linked = isinstance(place, dg.UrlMetadataValue)
-        name = f"[{file.object_name}]({place.value})" if linked else f"`{file.object_name}`"
-        lines.append(f"* {name}, {readable_bytes(file.size)}")
-    more = len(checkpoint.manifest.files) - _TABLE_ROWS
-    return dg.MetadataValue.md("\n".join([*lines, *([f"* and {more} more"] if more > 0 else [])]))
-
-
-def file_table(files: tuple[FileReport, ...], blocked: set[str]) -> dg.MetadataValue:
-    """The first files of a checkpoint, and whether each has its final name."""
-    shown = [
-        dg.TableRecord(
-            {
-                "file": file.object_name,
-                "rows": "" if file.rows is None else str(file.rows),
-                "size": readable_bytes(file.size),
-                "components": len(file.components),
-                "state": "blocked" if file.object_name in blocked else "published",
-            }
-        )
-        for file in files[:_TABLE_ROWS]
-    ]
-    return dg.MetadataValue.table(shown or [dg.TableRecord({"file": "none"})])
-
-
-def published(checkpoint: Checkpoint) -> dict[str, dg.MetadataValue]:
-    """How many files of a checkpoint have their final names, and which are blocked; nothing before step 6."""
-    files, blocked = checkpoint.manifest.files, checkpoint.blocked
-    if not files or not checkpoint.committed:
-        return {}
-    said = f"{len(files) - len(blocked)} of {len(files)} files are published"
-    shown: dict[str, dg.MetadataValue] = {"published": dg.MetadataValue.text(said)}
-    return {**shown, "blocked": blocked_list(blocked)} if blocked else shown
-
-
-def blocked_list(blocked: tuple[BlockedFile, ...]) -> dg.MetadataValue:
-    """Each blocked file, and why it is."""
-    lines = [f"* `{file.name}`: {file.reason}" for file in blocked[:_TABLE_ROWS]]
-    more = [f"* and {len(blocked) - _TABLE_ROWS} more"] if len(blocked) > _TABLE_ROWS else []
-    return dg.MetadataValue.md("\n".join([*lines, *more]))

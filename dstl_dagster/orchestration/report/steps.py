@@ -8,7 +8,7 @@ step is what Dagster shows as the description of its op.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +44,6 @@ from dstl_dagster.orchestration.report.reconcile import (
     to_report,
 )
 from dstl_dagster.orchestration.report.shown import Shown
-from dstl_dagster.storage import RunningCost
 from dstl_dagster.timeline import CheckpointEntry, Restored, TimelineRecord
 
 __all__ = [
@@ -84,16 +83,13 @@ class Step:
 
     @property
     def reporter(self) -> Reporter:
-        coordinator, owner = self.coordinator, owner_of(self.context.run)
-        view = coordinator.timeline.seen()
-        return Reporter(
+        return Reporter.of(
+            self.coordinator,
+            self.coordinator.timeline.seen(),
             "run",
-            coordinator.store.uri,
-            view.timeline_id,
-            coordinator.prices,
-            owner,
-            view=view,
+            owner=owner_of(self.context.run),
             partitions_def=_partitions_def(self.context),
+            repository=code_location(self.context),
         )
 
     def page(self, own: Checkpoint | None = None, *, shows_state: bool = False) -> Page:
@@ -113,11 +109,6 @@ class Step:
             {key: definition} if has_state else {},
             {} if own is None else {own.attempt: partition_of(context)},
         )
-
-    def show(self, metadata: Mapping[str, Any]) -> None:
-        """On the output of the step's op. One with several outputs, or none, has no place for it."""
-        if len(self.context.op_def.output_defs) == 1:
-            self.context.add_output_metadata(dict(metadata))
 
     def progress(self, doing: str, things: str) -> Callable[[int, int], None]:
         """A callback that logs how far the step is: after each tenth of the things, and at the end."""
@@ -157,7 +148,6 @@ def confirm(step: Step, attempt: Attempt) -> None:
     step.context.log.info(
         f"step 5 confirm: checkpoint {checkpoint.checkpoint_id} is complete. {cost.in_words()}"
     )
-    _show_cost(step, 5, cost)
     report_checkpoint(step, checkpoint)
 
 
@@ -175,7 +165,6 @@ def compose_commit(
         f"step 6 compose-commit: published {published} of checkpoint {checkpoint_id} "
         f"({readable_bytes(checkpoint.manifest.file_bytes)} in all). {cost.in_words()}"
     )
-    _show_cost(step, 6, cost)
     if report:
         report_files(step, checkpoint)
     report_checks(step)
@@ -188,7 +177,6 @@ def clean_up(step: Step) -> None:
     cost = step.coordinator.running_cost()
     report = step.coordinator.clean_up()
     spent = cost.in_words()
-    _show_cost(step, 7, cost)
     match_partitions(step)
     step.context.log.info(f"{_clean_up_summary(report)}. {spent}")
 
@@ -342,11 +330,6 @@ def match_partitions(step: Step) -> None:
         instance.add_dynamic_partitions(name, changes.missing)
     for partition in changes.stale:
         instance.delete_dynamic_partition(name, partition)
-
-
-def _show_cost(step: Step, number: int, cost: RunningCost) -> None:
-    """On the output of the step's op: no manifest has it, which was written before."""
-    step.show({f"cost of step {number}": cost.in_words()})
 
 
 # ---- in words ----

@@ -80,6 +80,7 @@ def build_checkpoint_sensor(
             partitions_def=partitions_def,
             states=states,
             patience=limits.patience,
+            repository=context.repository_def,
         )
         start = follower.start(context.cursor)
         settle_marks(context.instance, assets)

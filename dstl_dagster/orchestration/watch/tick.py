@@ -99,6 +99,7 @@ class TimelineFollower:
         partitions_def: of the job's files; a checkpoint's idempotency key is its partition where it is one.
         states: the assets that write the job's state in these definitions, with their partitions.
         patience: how long a run that is alive is waited for, from the record that it should report.
+        repository: the definitions around the sensor.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class TimelineFollower:
         partitions_def: dg.PartitionsDefinition[str] | None = None,
         states: Mapping[dg.AssetKey, dg.PartitionsDefinition[str] | None] | None = None,
         patience: timedelta = Limits.patience,
+        repository: dg.RepositoryDefinition | None = None,
     ) -> None:
         self._instance = instance
         self._assets = assets
@@ -119,6 +121,7 @@ class TimelineFollower:
         self._page = Page(assets, instance, partitions_def, states or {})
         self._shown = Shown(instance)
         self._patience = patience
+        self._repository = repository
         self._shows_other = False
         self._owners = OwnerRuns(instance)
 
@@ -223,15 +226,13 @@ class TimelineFollower:
         return show_newest(so_far, history, self._page, self._shown, reporter, restored)
 
     def _reporter(self, view: TimelineView, owner: str | None = None) -> Reporter:
-        coordinator = self._coordinator
-        return Reporter(
+        return Reporter.of(
+            self._coordinator,
+            view,
             _SENSOR,
-            coordinator.store.uri,
-            coordinator.timeline.names.timeline,
-            coordinator.prices,
-            owner,
-            view=view,
+            owner=owner,
             partitions_def=next(iter(self._page.states.values()), None) or self._page.files,
+            repository=self._repository,
         )
 
     def _is_awaited(self, owner: str, since: datetime) -> bool:
