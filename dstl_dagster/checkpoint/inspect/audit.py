@@ -35,7 +35,7 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class Damage:
-    """An object that a checkpoint needs and that is missing or unreadable. `what` is for people."""
+    """An object of a checkpoint that is missing, unreadable or of another length. `what` is for people."""
 
     checkpoint_id: int
     object_name: str
@@ -127,7 +127,7 @@ def audit(job: Job) -> Audit:
     except (FormatError, NotFoundError) as error:
         log.warning("cannot determine the garbage of job %s: %s", job.name, error)
     view = job.timeline.tail()
-    damage = _find_damage(job, view, references)
+    damage = _find_damage(job, view, references) + _find_cut(job, view, references)
     found = [(name, attempt) for attempt, name in attempts.items()]
     return Audit.of(view, damage, sorted(unexplained(found, view, job.lookup_threads)), garbage)
 
@@ -160,6 +160,20 @@ def _find_damage(job: Job, view: TimelineView, references: References) -> list[D
         what = _difference(there.get(name), references.written(name), sums=sums)
         if what is not None:
             damage.append(Damage(needed[name], name, what))
+    return damage
+
+
+def _find_cut(job: Job, view: TimelineView, references: References) -> list[Damage]:
+    """Published files that do not have their length. Those that are gone were taken by their consumer."""
+    files = [(entry, *file) for entry in view.retained for file in references.files(entry).items()]
+    looks = [partial(job.store.in_bucket(file.bucket_name).stat, file.object_name) for _, file, _ in files]
+    damage = []
+    for (entry, file, size), found in zip(
+        files, gather(looks, job.lookup_threads, "dstl-audit"), strict=True
+    ):
+        if found is not None and found.size != size:
+            what = f"is published and has {found.size:,} bytes, not {size:,}"
+            damage.append(Damage(entry.checkpoint_id, file.object_name, what))
     return damage
 
 

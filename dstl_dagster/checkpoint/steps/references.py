@@ -22,6 +22,7 @@ from functools import partial
 from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.keyed import RunLists, load_manifest
+from dstl_dagster.recoverable import GSBlobIdentifier
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import CheckpointEntry, GraceClock, TimelineView
 
@@ -64,6 +65,7 @@ class References:
         self._named: dict[str, frozenset[str] | FormatError | NotFoundError] = {}
         self._there: set[str] = set()
         self._written: dict[str, Written] = {}
+        self._files: dict[str, dict[GSBlobIdentifier, int]] = {}
 
     def own(self, entries: Iterable[CheckpointEntry]) -> frozenset[str]:
         """What the manifests of these checkpoints name.
@@ -118,6 +120,12 @@ class References:
         """What the manifests that were read say of a changelog file."""
         return self._written.get(name, (None, None))
 
+    def files(self, entry: CheckpointEntry) -> dict[GSBlobIdentifier, int]:
+        """The lengths of the checkpoint's published files; none where its manifest is unreadable."""
+        published = () if entry.committed is None else entry.committed.published
+        found = self._files.get(entry.completed.manifest, {})
+        return {file: size for file, size in found.items() if file.object_name in published}
+
     def was_read(self, name: str) -> bool:
         """Whether this is a manifest, or a list of runs, that was read: it is there."""
         return name in self._there or isinstance(self._named.get(name), frozenset)
@@ -139,6 +147,7 @@ class References:
             self._named[name] = error
         else:
             self._there.update(manifest.lists)
+            self._files[name] = {file.recoverable.final_blob_identifier: file.size for file in manifest.files}
             for entry_of in manifest.operators.values():
                 for handle in entry_of.handles:
                     self._written.update(

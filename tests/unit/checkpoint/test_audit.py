@@ -38,6 +38,21 @@ def test_a_missing_object_is_damage(job):
     assert (damage.object_name, damage.what) == (first, "is missing")
 
 
+def test_a_published_file_that_was_cut_is_damage(job):
+    """By its length; one that its consumer has taken away is not."""
+    coordinator = job.coordinator()
+    attempt = coordinator.trigger()
+    files = [job.file(attempt, f"out/{name}", b"first", b"second") for name in "ab"]
+    coordinator.record(attempt, [], files)
+    coordinator.confirm(attempt)
+    coordinator.compose_commit()
+    job.store.delete("out/a", precondition=ANY)
+    assert coordinator.audit().in_order
+    job.store.put("out/b", b"first", precondition=ANY)
+    (damage,) = coordinator.audit().damage
+    assert (damage.object_name, damage.what) == ("out/b", "is published and has 5 bytes, not 11")
+
+
 def test_an_unreadable_manifest_is_damage_and_the_rest_is_reported(job):
     """A truncated manifest: the audit names it, and continues with the other checkpoints."""
     coordinator = job.coordinator()
