@@ -2,8 +2,8 @@
 
 The names below are loaded on first use: importing the package on a Spark executor imports neither
 Dagster nor PySpark nor Google's libraries. They need Dagster, which `dstl-dagster[dagster]` brings, but for
-`read_state` and its `StateScan`, which need nothing more, and `open_batch` and its `CheckpointBatch`, which
-need PySpark, and so are not among what `import *` loads.
+`read_state` and its `StateScan`, and `open_batch` and its `CheckpointBatch`, which needs PySpark for Spark's
+DataFrames alone.
 """
 
 from __future__ import annotations

@@ -353,6 +353,11 @@ class CheckpointBatch:
 
         `job_options`: of this call, on top of the job's.
         """
+        if not _is_spark_frame(rows):
+            raise InvalidInputError(
+                f"write_files takes a DataFrame of Spark, not a {type(rows).__name__}: write other rows "
+                "through a GSRecoverableWriter of this attempt, and `add` its committer to the batch"
+            )
         from dstl_dagster.spark.dataframes.files import write_files
 
         self._require_new()

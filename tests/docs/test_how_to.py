@@ -79,6 +79,14 @@ def test_every_block_is_run_or_says_why_not() -> None:
     assert alone == []
 
 
+def test_every_python_block_is_python() -> None:
+    """Those too that a test runs in another form, or whose names are the reader's."""
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for language, text, _ in blocks(path):
+            if language in {"python", "py"}:
+                compile(text, str(path.relative_to(ROOT)), "exec", dont_inherit=True)
+
+
 @pytest.mark.parametrize("page", RUN_BY)
 def test_the_test_that_runs_a_page_names_it(page: str) -> None:
     """`RUN_BY` promises nothing that is not there."""

@@ -6,6 +6,7 @@ Beside `test_distributions`, which looks at what the files hold.
 from __future__ import annotations
 
 import email
+import importlib.util
 import os
 import re
 import subprocess
@@ -14,8 +15,10 @@ import sysconfig
 import tarfile
 import tomllib
 import zipfile
+from datetime import date
 from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trove_classifiers import classifiers
@@ -116,16 +119,48 @@ def test_the_version_stands_in_one_place(installed: Path, metadata: Message) -> 
     """In the package; the metadata and the command have it from there."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert "version" not in project
-    assert project["dynamic"] == ["version"]
+    assert "version" in project["dynamic"]
     assert metadata["Version"] == dstl_dagster.__version__
     code = "from dstl_dagster.cli import main\nmain(['--version'], 'dstl')"
     said = _run(installed, "-c", WITHOUT_EXTRAS + code)
     assert said == f"dstl, version {dstl_dagster.__version__}"
 
 
+def test_the_changelog_has_the_version_and_its_date() -> None:
+    """The newest section is the package's."""
+    newest = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest is not None
+    version, _, day = newest[1].partition(" ")
+    assert version == dstl_dagster.__version__
+    assert date.fromisoformat(day.strip("()")) <= date.today()
+
+
+def test_links_of_the_readme_work_in_an_index() -> None:
+    """With the repository's address each leads to the file of the release, and the URLs are below it."""
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    home = "https://git.example.com/shop/dstl-dagster"
+    found: dict[str, Any] = {"version": "9.8.7"}
+    module.ReleaseMetadata(str(ROOT), {"home": f"{home}/"}).update(found)
+    links = re.findall(r"\]\(([^)]+)\)", found["readme"]["text"])
+    assert len(links) > 5
+    for link in links:
+        place = re.fullmatch(rf"{re.escape(home)}/(?:blob|raw)/v9\.8\.7/(.+)", link)
+        assert place is not None, link
+        assert (ROOT / place[1]).exists(), link
+        assert ("/raw/" in link) == link.endswith(".png")
+    assert {url.startswith(home) for url in found["urls"].values()} == {True}
+    module.ReleaseMetadata(str(ROOT), {"home": ""}).update(found := {"version": "9.8.7"})
+    assert found["readme"]["text"] == (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "urls" not in found
+
+
 def test_the_metadata_says_what_it_is(installed: Path, metadata: Message) -> None:
     """Licence by its SPDX name, with the text; authors, keywords, and classifiers that exist."""
     assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata["Author"] == "dstl-dagster developers"
     assert {"changelog", "dagster", "pyspark"} <= set(metadata["Keywords"].split(","))
     found = metadata.get_all("Classifier", [])

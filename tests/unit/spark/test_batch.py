@@ -59,6 +59,17 @@ def test_something_else_is_refused() -> None:
     assert [record.kind for record in coordinator.timeline.records()] == ["opened", "aborted"]
 
 
+def test_files_of_rows_that_are_not_sparks_are_refused() -> None:
+    """By a sentence, in place of an assertion of PySpark's, or of its absence."""
+    with (
+        pytest.raises(
+            InvalidInputError, match="write_files takes a DataFrame of Spark, not a Table: write other"
+        ),
+        CheckpointBatch(_coordinator()) as batch,
+    ):
+        batch.write_files(pa.table({"k": [1]}), "x.jsonl")  # type: ignore[arg-type] # the point
+
+
 def test_nothing_is_added_to_a_batch_that_is_done() -> None:
     """A batch that a completed checkpoint holds accepts nothing more."""
     coordinator = _coordinator()
