@@ -250,16 +250,17 @@ class Batch:
         """Those that the batch moves; others stay as they are."""
         known = {} if self.parent is None else self.parent.manifest.sources
         claim, moved = self._claim, self._positions
-        if claim is None:
-            return {name: Source(position) for name, position in moved.items()}
         written = {report.operator for report in self._operators}
-        own = claim.at(moved[claim.source]) if claim.source in moved else claim
-        others = {
-            name: replace(known.get(name, Source()), position=position, by=claim.by)
-            for name, position in moved.items()
-            if name != claim.source
-        }
-        return {**others, claim.source: own.source_after(known.get(claim.source), written)}
+        by = "" if claim is None else claim.by
+        sources = {}
+        for name, position in moved.items():
+            before = known.get(name, Source())
+            operators = tuple(sorted(written.union(before.operators)))
+            sources[name] = replace(before, position=position, by=by, operators=operators)
+        if claim is not None:
+            own = claim.at(moved[claim.source]) if claim.source in moved else claim
+            sources[claim.source] = own.source_after(known.get(claim.source), written)
+        return sources
 
     @property
     def shared_files(self) -> SharedFiles:

@@ -78,6 +78,22 @@ class Claim:
                 kind=ErrorKind.UNCLAIMED,
             )
 
+    def check_applied(self, source: Source | None, checkpoint_id: int, batch: str, job: str) -> None:
+        """Pass if all that a batch wrote is there still, which this checkpoint holds. `source`: the claim's.
+
+        Raises: ConflictError, kind `unclaimed`.
+        """
+        dropped = {} if source is None or self.ignore_unclaimed else source.dropped
+        for operator, at in sorted(dropped.items()):
+            if checkpoint_id < at and (self.operators is None or operator in self.operators):
+                raise ConflictError(
+                    f"batch {batch!r} of job {job!r} is in checkpoint {checkpoint_id}, and operator "
+                    f"{operator!r}, which source {self.source!r} wrote too, was dropped in checkpoint {at}: "
+                    "nothing was read. To have its rows again, restore to before that, or drop the source's "
+                    f"other operators too and apply all its batches again; if they may be gone: {_MEANT}",
+                    kind=ErrorKind.UNCLAIMED,
+                )
+
     def _check_new(self, sources: Mapping[str, Source], job: str) -> None:
         if self.operators == () or self.ignore_unclaimed:
             return  # files alone begin at no state
@@ -130,7 +146,8 @@ class Claim:
         position = self.position
         if position is None and before is not None:
             position = before.position
-        return Source(position, self.measure, self.by, tuple(sorted(own)))
+        dropped = {} if before is None else before.dropped
+        return Source(position, self.measure, self.by, tuple(sorted(own)), dropped=dropped)
 
     def at(self, position: Any) -> Claim:
         """The same, with that position once the batch is complete."""

@@ -114,15 +114,15 @@ class CheckpointCoordinator(CheckpointReader):
 
     def applied_batch(self, key: BatchKey | None, claim: Claim | None = None) -> Attempt | None:
         """The attempt that completed this batch; `None` if none did. Before it says so, `claim` is held
-        against the last checkpoint: what is applied may have another place now.
+        against the last checkpoint: what is applied may have another place now, or be dropped.
 
-        Raises: as `Claim.check`.
+        Raises: as `Claim.check` and `Claim.check_applied`.
         """
         latest = self.latest()
-        key = trigger.identified(key, latest)
+        key = trigger.identified(key, latest, claim)
         applied = None if key is None else self.applied_attempt(key)
         if applied is not None:
-            trigger.require_fit(self._job, latest, claim)
+            trigger.require_fit(self._job, latest, claim, applied)
         return applied
 
     def plan(
@@ -171,8 +171,9 @@ class CheckpointCoordinator(CheckpointReader):
         Raises: FencedError (stop: the attempt is dead), NotFoundError or ConflictError (an object is missing,
         or not as reported; or a target already exists), InvalidInputError.
         """
-        sources = {name: Source(position) for name, position in (positions or {}).items()}
         operators = as_operator_reports(handles)
+        written = tuple(sorted({report.operator for report in operators}))
+        sources = {name: Source(position, operators=written) for name, position in (positions or {}).items()}
         report = AttemptReport(operators=operators, sources=sources, seconds=persist_seconds)
         return record.record(self._job, attempt, report, files)
 

@@ -19,7 +19,7 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.concurrency import both
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.keyed import Manifest, RunLists, load_manifest, require_same_manifest
+from dstl_dagster.keyed import Manifest, RunLists, Source, load_manifest, require_same_manifest
 from dstl_dagster.settings import CheckpointOptions, JobOptions, Options
 from dstl_dagster.storage import CostMeter, ObjectStore, RunningCost, metered
 from dstl_dagster.timeline import (
@@ -74,6 +74,13 @@ class Checkpoint:
     @property
     def idempotency_key(self) -> str | None:
         return self.entry.completed.idempotency_key
+
+    @property
+    def source(self) -> Source | None:
+        """The one that the checkpoint's batch is of, whatever its name is by now; `None` if it names none."""
+        batch = self.entry.completed.batch
+        known = self.manifest.sources.values()
+        return next((each for each in known if batch is not None and each.id == batch.source), None)
 
     @property
     def committed(self) -> bool:

@@ -130,8 +130,13 @@ def _lines(changes: NameChange, sources: Mapping[str, Source]) -> Iterator[str]:
                 yield f"source {old!r} goes; where still defined, it begins anew beside the rows of {stay}"
             else:
                 yield f"{what} {old!r} goes"
-    for name in changes.gone_sources(sources):
+    gone = changes.gone_sources(sources)
+    for name in gone:
         yield f"source {name!r} goes too, as it wrote nothing else; where still defined, it begins anew"
+    for name, source in sources.items():
+        dropped = ", ".join(map(repr, changes.dropped_of(source)))
+        if dropped and name not in gone and changes.sources.get(name, name) is not None:
+            yield f"source {name!r} goes on from where it stands: its rows of {dropped} do not come again"
 
 
 def _show_names(plain: Any, table: Table, *, as_json: bool) -> None:

@@ -76,12 +76,12 @@ class Manifest:
         """
         written = {name for name, entry in self.operators.items() if entry.report.handles}
         begun = {name for name in written if self.operators[name].is_begun}
+        wrote = {source.operators: name for name, source in sorted(self.sources.items())}
         return [
             f"source {name!r} wrote the first rows of {', '.join(new)}, and none of {', '.join(idle)}: if "
             "that is one state under a new name, restore to before and run dstl checkpoints operator --rename"
-            for name, source in sorted(self.sources.items())
-            if (new := sorted(begun.intersection(source.operators)))
-            and (idle := sorted(set(source.operators) - written))
+            for operators, name in wrote.items()
+            if (new := sorted(begun.intersection(operators))) and (idle := sorted(set(operators) - written))
         ]
 
     @property

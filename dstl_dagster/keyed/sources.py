@@ -56,6 +56,7 @@ class Source:
         operators: those whose state it writes, ascending.
         id: by which the timeline knows its batches, see `source_id`; a rename leaves it. Empty for one that
             is in no checkpoint yet.
+        dropped: operators that it wrote until they were dropped, each with the checkpoint of the drop.
     """
 
     position: Any = None
@@ -63,9 +64,11 @@ class Source:
     by: str = ""
     operators: tuple[str, ...] = ()
     id: str = ""
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
+            **({"dropped": dict(self.dropped)} if self.dropped else {}),
             "position": self.position,
             "measure": self.measure.to_json(),
             "by": self.by,
@@ -81,6 +84,7 @@ class Source:
             str(fields["by"]),
             tuple(str(each) for each in fields["operators"]),
             str(fields["id"]),
+            {str(name): int(at) for name, at in fields.get("dropped", {}).items()},
         )
 
 
@@ -100,13 +104,14 @@ def merged_sources(
 ) -> dict[str, Source]:
     """The sources of a checkpoint: those of its parent, and on top what its batch moved.
 
-    A driver that says nothing but positions leaves the rest as it is.
+    A driver that says nothing but positions leaves the rest as it is, and adds the operators that it wrote.
     """
     merged = dict(before)
     for name, source in moved.items():
         known = before.get(name)
-        if known is not None and source == Source(source.position):
-            source = replace(known, position=source.position)
+        if known is not None and not source.by:
+            operators = tuple(sorted({*known.operators, *source.operators}))
+            source = replace(known, position=source.position, operators=operators)
         merged[name] = replace(source, id=source_id(before, name, parent))
     return merged
 
@@ -146,17 +151,24 @@ class NameChange:
                 if new == "":
                     raise InvalidInputError(f"the new name of {what} {old!r} is empty")
 
-    def renamed_sources(self, before: Mapping[str, Source]) -> dict[str, Source]:
-        """The sources by their new names, with the new names of the operators that they write; without
-        those of `gone_sources`.
+    def renamed_sources(self, before: Mapping[str, Source], checkpoint_id: int) -> dict[str, Source]:
+        """The sources in this checkpoint: by their new names, with the new names of the operators that they
+        write; without those of `gone_sources`.
         """
         renamed, gone = {}, self.gone_sources(before)
         for old, source in before.items():
             new = self.sources.get(old, old)
             if new is not None and old not in gone:  # an asset that named no source is its own
                 by = new if source.by == old else source.by
-                renamed[new] = replace(source, by=by, operators=self._renamed(source.operators))
+                dropped = {**source.dropped, **dict.fromkeys(self.dropped_of(source), checkpoint_id)}
+                renamed[new] = replace(
+                    source, by=by, operators=self._renamed(source.operators), dropped=dropped
+                )
         return renamed
+
+    def dropped_of(self, source: Source) -> list[str]:
+        """The operators that go of those that it writes, ascending."""
+        return [each for each in source.operators if self.operators.get(each, each) is None]
 
     def gone_sources(self, before: Mapping[str, Source]) -> list[str]:
         """The sources that go with the last operator that they wrote, ascending.

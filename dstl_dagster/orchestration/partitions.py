@@ -123,11 +123,13 @@ def has_partition(definition: PartitionsDefinition[Any], key: str, instance: Dag
 def partition_in(
     definition: PartitionsDefinition[str] | None, completed: Completed, instance: DagsterInstance
 ) -> str | None:
-    """The partition of a completed checkpoint: its idempotency key, where that is one of the definition's."""
-    key = completed.idempotency_key
-    if definition is None or key is None or not has_partition(definition, key, instance):
+    """The partition of a completed checkpoint: its batch's, where that is one of the definition's."""
+    batch = completed.batch
+    if definition is None or batch is None or not has_partition(definition, batch.key, instance):
         return None
-    return key
+    # A batch of time that another definition had may have the same name.
+    is_other = "/" in batch.window and batch.window != interval(window_of(definition, batch.key))
+    return None if is_other else batch.key
 
 
 def require_next_partition(

@@ -77,8 +77,7 @@ def state_of(assets: JobAssets, checkpoint: Checkpoint) -> JobAssets | None:
     """The same with the asset that made the checkpoint; `None` where none of these did."""
     if len(assets.state_keys) == 1:
         return assets
-    batch = checkpoint.entry.completed.batch
-    source = None if batch is None else checkpoint.manifest.sources.get(batch.source)
+    source = checkpoint.source
     made_by = [key for key in assets.state_keys if source is not None and asset_source(key) == source.by]
     return assets.of_state(made_by[0]) if made_by else None
 
@@ -167,7 +166,8 @@ def claim_of_output(context: dg.OutputContext, operator: str, columns: Mapping[s
     else:
         by = f"op:{context.name if step is None else step.node_handle}"
         source = f"{by}/{'/'.join(filter(None, [context.name, context.mapping_key]))}"
-    table = None if columns is None else Measure(_TABLE, {"columns": ", ".join(columns.values())})
+    # A run replaces its partitions, so no batch counts as applied: the columns may be others.
+    table = None if columns is None else Measure(_TABLE, {}, {"columns": ", ".join(columns.values())})
     return Claim(
         source,
         by,

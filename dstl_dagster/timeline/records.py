@@ -56,7 +56,8 @@ class BatchKey:
         key: the batch as people name it: a partition, or any text.
         source: the source that it is of; empty for a driver that names none.
         window: of a batch of time, `<start>/<end>`: two instants as ISO 8601 writes an interval, the end
-            exclusive; of one that replaces a table's partitions the run, as each may; empty for any other.
+            exclusive; of one that replaces a table's partitions the run, as each may; of a write of files
+            their path; empty for any other.
         run: what applies it, where one that applies it again is to be told from a repeat of that. No part of
             the identity.
     """

@@ -92,7 +92,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     know which columns were dropped and renamed before, or the state's TTL.
     """
     if parent is not None:
-        parent = _renamed(parent, report.names)
+        parent = _renamed(parent, report.names, attempt.checkpoint_id)
     before = {} if parent is None else parent.operators
     entries: dict[str, OperatorEntry] = {}
     for operator in report.operators:
@@ -119,7 +119,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     )
 
 
-def _renamed(parent: Manifest, names: NameChange) -> Manifest:
+def _renamed(parent: Manifest, names: NameChange, checkpoint_id: int) -> Manifest:
     """The parent as if its operators and sources had their new names, and those that go had never been."""
     if not names:
         return parent
@@ -132,7 +132,8 @@ def _renamed(parent: Manifest, names: NameChange) -> Manifest:
         if new != old:
             entry = dataclasses.replace(entry, report=dataclasses.replace(entry.report, operator=new))
         entries[new] = entry
-    return dataclasses.replace(parent, operators=entries, sources=names.renamed_sources(parent.sources))
+    sources = names.renamed_sources(parent.sources, checkpoint_id)
+    return dataclasses.replace(parent, operators=entries, sources=sources)
 
 
 def _entry(checkpoint_id: int, before: OperatorEntry | None, report: OperatorReport) -> OperatorEntry:

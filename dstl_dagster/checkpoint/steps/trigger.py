@@ -71,7 +71,7 @@ def open_attempt(
         retracted = finish(job)
         view = job.timeline.seen()
         last, parent = view.last_completed, job.last(view)
-        batch = identified(BatchKey.of(idempotency_key), parent)
+        batch = identified(BatchKey.of(idempotency_key), parent, claim)
         base = None
         if anew and last is not None and last.completed.batch == batch:
             base = last.completed.builds_on or 0
@@ -186,19 +186,32 @@ def _base(job: Job, view: TimelineView, checkpoint_id: int) -> Checkpoint | None
     return job.checkpoint(view, checkpoint_id)
 
 
-def identified(batch: BatchKey | None, parent: Checkpoint | None) -> BatchKey | None:
-    """The batch as the timeline knows it: a source's name may be another one's by now."""
-    if batch is None or not batch.source:
+def identified(
+    batch: BatchKey | None, parent: Checkpoint | None, claim: Claim | None = None
+) -> BatchKey | None:
+    """The batch as the timeline knows it: a source's name may be another one's by now.
+
+    Of a source that no claim makes one of the job's, the name is all that there is.
+    """
+    if batch is None or parent is None:
         return batch
-    sources = {} if parent is None else parent.manifest.sources
-    on = None if parent is None else parent.checkpoint_id
-    return replace(batch, source=source_id(sources, batch.source, on))
+    sources = parent.manifest.sources
+    if batch.source not in sources and (claim is None or claim.source != batch.source):
+        return batch
+    return replace(batch, source=source_id(sources, batch.source, parent.checkpoint_id))
 
 
-def require_fit(job: Job, parent: Checkpoint | None, claim: Claim | None) -> None:
-    """Raises: as `Claim.check`, unless the job's options say that unclaimed state is meant."""
+def require_fit(
+    job: Job, parent: Checkpoint | None, claim: Claim | None, applied: Attempt | None = None
+) -> None:
+    """Raises: as `Claim.check`, unless the job's options say that unclaimed state is meant; as
+    `Claim.check_applied` of a batch that has been applied.
+    """
     if claim is None or parent is None:
         return
     if job.options.ignore_unclaimed_state:
         claim = replace(claim, ignore_unclaimed=True)
-    claim.check(parent.manifest.sources, parent.manifest.operators, job.name)
+    sources = parent.manifest.sources
+    claim.check(sources, parent.manifest.operators, job.name)
+    if applied is not None:
+        claim.check_applied(sources.get(claim.source), applied.checkpoint_id, str(applied.batch), job.name)

@@ -299,7 +299,7 @@ def _checkpoint_of(
     partitions, latest = target.partitions, coordinator.latest()
     if latest is None or not partitions or target.table is not None or _is_everything(context, target):
         return latest
-    source = source_id(latest.manifest.sources, asset_source(context.asset_key), None)
+    source = source_id(latest.manifest.sources, asset_source(context.asset_key), latest.checkpoint_id)
     view = coordinator.timeline.tail()
     keys = [BatchKey(each, source, interval(window_of(target.definition, each))) for each in partitions]
     held = [view.applied_in(key) for key in keys]

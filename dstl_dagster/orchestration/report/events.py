@@ -185,8 +185,7 @@ def _at_a_glance(checkpoint: Checkpoint, reporter: Reporter) -> dict[str, str]:
 
 def _next_partition(checkpoint: Checkpoint, reporter: Reporter) -> str | None:
     """The one that begins where the source of the checkpoint's batch stands."""
-    definition, batch = reporter.partitions_def, checkpoint.entry.completed.batch
-    source = None if batch is None else checkpoint.manifest.sources.get(batch.source)
+    definition, source = reporter.partitions_def, checkpoint.source
     if source is None or not isinstance(definition, dg.TimeWindowPartitionsDefinition):
         return None
     with suppress(InvalidInputError):

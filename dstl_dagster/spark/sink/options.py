@@ -133,8 +133,7 @@ class SinkOptions:
         """The identity of a batch; `None` of a stream, whose tasks know it. It belongs to what is written."""
         if self.idempotency_key is None:
             return None
-        written = f"path:{self.path}" if self.operator is None else self._source
-        return BatchKey(self.idempotency_key, written)
+        return BatchKey(self.idempotency_key, self._source, f"path:{self.path}" if self.path else "")
 
     @property
     def _source(self) -> str:
@@ -147,7 +146,7 @@ class SinkOptions:
             return micro_batch.claim(operators)
         if self.idempotency_key is None:
             return MicroBatch("", 0).claim(operators).at(None)
-        return Claim(self._source, f"sink {self._source}", Measure("keys"), operators)
+        return Claim(self._source, self._source, Measure("keys"), operators)
 
 
 def _refuse_misfits(given: Mapping[str, str], *, streaming: bool) -> None:

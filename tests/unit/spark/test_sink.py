@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.checkpoint.steps import record
 from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, UnavailableError
 from dstl_dagster.keyed import KeyedState, store_manifest
@@ -388,6 +388,22 @@ def test_a_wrong_call_opens_nothing(tmp_path: Path, options: dict[str, str], rea
     with pytest.raises(InvalidInputError, match=reason):
         open_sink(SinkOptions.of(given, streaming=False), SCHEMA)
     assert list(CheckpointCoordinator("job", open_store(tmp_path.as_uri())).timeline.records()) == []
+
+
+def test_a_key_belongs_to_what_is_written(tmp_path: Path) -> None:
+    """Files of two paths and state may have one; each of them is known again, also after other batches."""
+    coordinator = CheckpointCoordinator("job", open_store(tmp_path.as_uri()))
+    given = {"store": tmp_path.as_uri(), "job": "job", "idempotency_key": "monday"}
+    given["execution.state-recovery.ignore-unclaimed-state"] = "true"
+    writes = [
+        SinkOptions.of({**given, **options}, streaming=False)
+        for options in ({"path": "a"}, {"path": "b"}, STATE, {**STATE, "operator": "other"})
+    ]
+    for each in writes:
+        plan = open_sink(each, SCHEMA)
+        assert plan is not None
+        Batch.resume(coordinator, plan.attempt, claim=each.claim()).complete()
+    assert [open_sink(each, SCHEMA) for each in writes] == [None] * 4
 
 
 def test_a_wrong_stream_is_refused(tmp_path: Path) -> None:
