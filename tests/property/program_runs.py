@@ -28,6 +28,7 @@ from dstl_dagster.errors import DstlError, ErrorKind
 from dstl_dagster.keyed import write_rows
 from dstl_dagster.orchestration import keys as keys_module
 from dstl_dagster.orchestration.inject import resources as resources_module
+from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import LocalObjectStore, ObjectStore
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash
@@ -36,6 +37,8 @@ from dstl_dagster.testing.fault_store import FaultStore
 KEYS = ("asset", "day", "run")
 _IN_PROCESS = {"execution": {"config": {"in_process": {}}}}
 IGNORE = "dstl/ignore_unclaimed_state"
+START_OVER = "dstl/start_over"
+UNCLAIMED = "execution.state-recovery.ignore-unclaimed-state"
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ class Runner:
         again: Ran | None = None,
         whole: bool = True,
         meant: bool = False,
+        anew: bool = False,
     ) -> Ran:
         """Run it once.
 
@@ -106,12 +110,15 @@ class Runner:
             meanwhile: what happens just before that storage request.
             again: the run that this re-executes, `whole` or from where it failed.
             meant: state that nothing claims may stay.
+            anew: the job may start over, on a store that has none.
         """
         with self._process(dies_at, meanwhile):
             try:
+                if work.way == "sink":
+                    return self._write_by_sink(work, meant=meant)
                 if work.way == "driver":
                     return self._drive(work, fresh=dies_at is not None or meanwhile is not None)
-                return self._launch(work, again, whole=whole, meant=meant)
+                return self._launch(work, again, whole=whole, meant=meant, anew=anew)
             except SimulatedCrash:
                 self.kept.pop(work.name + work.job, None)
                 return Ran(False, died=True)
@@ -146,16 +153,16 @@ class Runner:
         """The running process's."""
         return LocalObjectStore(self.folder) if self._store is None else self._store
 
-    def _launch(self, work: Work, again: Ran | None, *, whole: bool, meant: bool) -> Ran:
+    def _launch(self, work: Work, again: Ran | None, *, whole: bool, meant: bool, anew: bool) -> Ran:
         changelog = dstl.ChangelogStorageResource(uri=self.folder.as_uri())
         keys_module._sources.clear()
         for each in work.beside:  # a code location loads them all
-            if each.way != "driver":
+            if each.way in _LOADED:
                 _job_of(each, changelog)
         job = _job_of(work, changelog)
         tags = {} if work.key is None else {"dagster/partition": work.key}
-        if meant:
-            tags[IGNORE] = "true"
+        tags |= {IGNORE: "true"} if meant else {}
+        tags |= {START_OVER: "true"} if anew else {}
         parent = None if again is None else again.run
         steps, known = None, None
         if parent is not None and not whole:
@@ -211,10 +218,35 @@ class Runner:
             return Ran(False, str(error))
         return Ran(True)
 
+    def _write_by_sink(self, work: Work, *, meant: bool) -> Ran:
+        """A batch of `format("dstl")`, which Spark plans and completes likewise."""
+        options = {
+            "store": self.folder.as_uri(),
+            "job": work.job,
+            "operator": work.operator,
+            "keys": ",".join(KEYS),
+            "idempotency_key": work.batch,
+            "take_over": "true",
+            UNCLAIMED: str(meant).lower(),
+        }
+        sink = SinkOptions.of(options, streaming=False)
+        coordinator = CheckpointCoordinator(work.job, self.open_store(), sink.job_options, owner=sink.owner)
+        try:
+            if coordinator.applied_batch(sink.key, sink.claim()) is not None:
+                coordinator.compose_commit()
+                return Ran(True)
+            batch = Batch.open(coordinator, idempotency_key=sink.key, take_over=True, claim=sink.claim())
+            with batch.aborted_on_error():
+                _write(batch, work)
+            batch.complete()
+        except DstlError as error:
+            return Ran(False, str(error))
+        return Ran(True)
+
 
 @contextmanager
 def instance_of_runs() -> Iterator[dg.DagsterInstance]:
-    """One for many worlds: nothing that it knows decides anything. It takes a third of a second to make."""
+    """One for many worlds, each of which wipes it: to make one takes longer."""
     with dg.DagsterInstance.ephemeral() as instance, pytest.MonkeyPatch.context() as patched:
         made = partial(dg.build_init_resource_context, instance=instance)
         patched.setattr(dagster_resource, "build_init_resource_context", made)  # else each step makes one
@@ -284,10 +316,8 @@ def _of_decorator(work: Work, changelog: dstl.ChangelogStorageResource) -> dg.As
 
 
 def _source_in_order(work: Work) -> str | None:
-    """Time partitions go in order where the source has a name."""
-    if isinstance(work.definition, dg.TimeWindowPartitionsDefinition):
-        return work.source or work.writer
-    return None
+    """Time partitions go in order where the program names their source, else in any."""
+    return work.source if isinstance(work.definition, dg.TimeWindowPartitionsDefinition) else None
 
 
 def _of_plain_asset(work: Work, changelog: dstl.ChangelogStorageResource) -> dg.AssetsDefinition:
@@ -321,3 +351,4 @@ _ASSETS: Mapping[str, Callable[..., dg.AssetsDefinition]] = {
     "asset": _of_decorator,
     "plain asset": _of_plain_asset,
 }
+_LOADED = (*_ASSETS, "op")

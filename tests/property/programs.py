@@ -47,7 +47,7 @@ DEFINITIONS: dict[str, Callable[[], dg.PartitionsDefinition[str] | None]] = {
     "static": lambda: dg.StaticPartitionsDefinition(["3", "2", "1"]),
     "none": lambda: None,
 }
-WAYS = ("io manager", "asset", "op", "plain asset", "driver")
+WAYS = ("io manager", "asset", "op", "plain asset", "driver", "sink")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,14 @@ class Program:
 
     @property
     def definition(self) -> dg.PartitionsDefinition[str] | None:
-        return DEFINITIONS[self.partitions]()
+        """A sink has none, and a key of the program's own for each of its days."""
+        return DEFINITIONS["daily" if self.way == "sink" else self.partitions]()
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether its partitions of time follow one another."""
+        chosen = self.source is not None and self.way in ("op", "plain asset")
+        return self.way in ("io manager", "asset") or chosen
 
     @property
     def writer(self) -> str:
@@ -80,11 +87,14 @@ class Program:
                 return f"op:{self.name}"
             case "driver":
                 return f"driver:{self.name}"
+            case "sink":
+                return f"operator:{self.operator}"
         return f"asset:{self.name}"
 
     @property
     def own_source(self) -> str:
-        return self.writer if self.source is None or self.way == "io manager" else self.source
+        names_none = self.source is None or self.way in ("io manager", "sink")
+        return self.writer if names_none else self.source
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,7 @@ class World:
         dies_at: tuple[int, Fault] | None = None,
         meanwhile: tuple[int, Callable[[], None]] | None = None,
         meant: bool = False,
+        anew: bool = False,
     ) -> Ran:
         """Run the program for one partition. Arguments as of `Runner.run`."""
         number = next(self.numbers) if again is None or again.key is not None else again.number
@@ -161,12 +172,13 @@ class World:
                 again=None if again is None else again.ran,
                 whole=whole,
                 meant=meant,
+                anew=anew,
             )
         except InvalidInputError as error:  # as its definitions load
             ran = Ran(False, str(error))
         finally:
             self.running.pop()
-        how = f"{'again ' * (again is not None)}{'meant ' * meant}{dies_at or ''}"
+        how = f"{'again ' * (again is not None)}{'meant ' * meant}{'anew ' * anew}{dies_at or ''}"
         what = "green" if ran.green else "dead" if ran.died else ran.sentence[:200]
         self.history.append(f"{program} {key} {how}#{number}: {what}")
         if ran.run is not None:
@@ -224,16 +236,22 @@ class World:
             if value != f"{program.mark} {row['day']}":
                 self.wrong.append(f"{program}: the value of {row['day']} is {value!r}")
         definition = program.definition
-        if isinstance(definition, dg.TimeWindowPartitionsDefinition) and program.way != "driver":
+        if isinstance(definition, dg.TimeWindowPartitionsDefinition) and program.is_in_order:
             there = sorted(day for day in days if day[0].isdigit())
             for day in _between(there[0], there[-1]) if there else ():
                 if day not in there and day not in self.quiet and not _left_out(definition, day):
                     self.wrong.append(f"{program}: day {day} was passed over")
 
     def _look_at(self, program: Program, key: str | None) -> None:
-        """After a run that made a checkpoint: its operator is there, also without a row; and by its key."""
-        if program.operator not in self.operators(program.job):
+        """After a run that made a checkpoint: its operator is there, also without a row; and by its key. Of a
+        program that says what it writes, no row is left elsewhere.
+        """
+        of = {each: self.rows(program.job, each) for each in self.operators(program.job)}
+        left = {each for each, rows in of.items() if any(row["asset"] == program.mark for row in rows)}
+        if program.operator not in of:
             self.wrong.append(f"{program}: its operator has no state")
+        elif program.way == "io manager" and left - {program.operator}:
+            self.wrong.append(f"{program}: it began anew beside the rows of {left}")
         elif key is not None and program.partitions == "static":
             try:
                 found = self.coordinator(program.job).read_state(program.operator, key).to_arrow().to_pylist()
@@ -541,6 +559,7 @@ def world_of(
     quiet: frozenset[str],
 ) -> Iterator[World]:
     """A store of its own; the programs are defined in one code location, or each in its own."""
+    instance.wipe()  # it knows the jobs of another store
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder), programs, apart, quiet)
         monkeypatch.setattr(program_module, "_is_defined", lambda _context: world.is_defined)
@@ -571,6 +590,13 @@ def drawn(rng: random.Random) -> Program:
         rng.choice([*DEFINITIONS, "daily", "daily", "weekly"]),
     )
     return replace(program, mark=program.name)
+
+
+def twin(rng: random.Random, program: Program) -> Program:
+    """A second one that is much the same, as a copy of its code is."""
+    name = "totals" if program.name == "orders" else "orders"
+    source = rng.choice([program.source, program.source, "feed"])
+    return replace(program, name=name, mark=name, source=source)
 
 
 def changed(rng: random.Random, program: Program, what: str) -> Program:

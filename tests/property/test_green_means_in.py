@@ -23,10 +23,12 @@ from dstl_dagster.errors import DstlError
 from dstl_dagster.format import ColumnIds
 from dstl_dagster.orchestration import partitions
 from dstl_dagster.orchestration.inject import resources
+from dstl_dagster.orchestration.partitions import window_of
+from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.testing.fault_schedules import Fault
 from dstl_dagster.timeline import AsOf, BatchKey, Timeline
-from tests.property.program_runs import instance_of_runs
+from tests.property.program_runs import START_OVER, instance_of_runs
 from tests.property.programs import (
     COLUMNS,
     Followed,
@@ -37,6 +39,7 @@ from tests.property.programs import (
     drawn,
     drawn_quiet,
     keys_of,
+    twin,
     world_of,
 )
 
@@ -48,6 +51,8 @@ REQUESTS = 60
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning")
 
+NAMES = ["operator", "name", "source", "column"]
+"""What of a program commands can change in the job, too."""
 WEIGHTS = {
     "next": 9,
     "any": 2,
@@ -72,6 +77,35 @@ class Case:
     def __init__(self, world: World, rng: random.Random) -> None:
         self.world, self._rng = world, rng
         self._at = [0, 0]
+
+    def open(self) -> None:
+        """Some days of a program. Then it differs in a single respect and goes on from its last day, or the
+        other program comes for the same days.
+        """
+        which, rng = self._rng.randrange(2), self._rng
+        for _ in range(rng.randint(1, 3)):
+            self._next(which)
+        if rng.random() < 0.4:
+            which = 1 - which
+        else:
+            now, last = self.world.programs[which], max(0, self._at[which] - 1)
+            stood = window_of(now.definition, keys_of(now)[last % len(keys_of(now))])
+            self._edit(which, [*["partitions"] * 4, "way", *NAMES])
+            self._at[which] = self._index_at(which, stood)
+        for _ in range(3):
+            self.world.run(self.world.programs[which], self._key(which))
+            self._at[which] += 1
+
+    def _index_at(self, which: int, stood: dg.TimeWindow | None) -> int:
+        """Of the partition that the program, as it is now, had last; of time the one that ends as this does,
+        or later.
+        """
+        now = self.world.programs[which]
+        windows = [window_of(now.definition, key) for key in keys_of(now)]
+        for index, window in enumerate(windows):
+            if stood is not None and window is not None and window.end >= stood.end:
+                return index
+        return max(0, self._at[which] - 1)
 
     def step(self) -> None:
         """Something happens to one of the programs."""
@@ -107,7 +141,8 @@ class Case:
                 other = next(each for each in COLUMNS if each != now.column)
                 self._becomes(which, replace(now, column=other), by_command=True)
             case _:
-                self._edit(which, by_command=does == "rename")
+                what = NAMES if does == "rename" else ["partitions", "way", "partitions", *NAMES]
+                self._edit(which, what, by_command=does == "rename")
 
     def _key(self, which: int) -> str | None:
         keys = keys_of(self.world.programs[which])
@@ -117,6 +152,8 @@ class Case:
         now, key = self.world.programs[which], self._key(which)
         ran = self.world.run(now, key, **more)  # type: ignore[arg-type]
         new = not self.world.given.get((now.job, now.mark))
+        if START_OVER in ran.sentence and f"drop {now.job}" in self.world.history:
+            ran = self.world.run(now, key, anew=True)  # it was dropped on purpose
         if not ran.green and new and "is new to job" in ran.sentence and now.way != "driver":
             ran = self.world.run(now, key, meant=True)  # a second one of the job
         self._at[which] += ran.green
@@ -145,14 +182,11 @@ class Case:
 
         self._next(which, meanwhile=(rng.randrange(REQUESTS), meanwhile))
 
-    def _edit(self, which: int, *, by_command: bool) -> None:
-        """Change one thing of a program; `by_command` what it is called, and the job's as well."""
+    def _edit(self, which: int, what: list[str], *, by_command: bool = False) -> None:
+        """Change one of these things of a program; `by_command` the job's as well."""
         rng = self._rng
         now = self.world.programs[which]
-        names = ["operator", "name", "source", "column"]
-        edited = changed(
-            rng, now, rng.choice(names if by_command else ["partitions", "way", "partitions", *names])
-        )
+        edited = changed(rng, now, rng.choice(what))
         if edited.name != now.name and not by_command:
             edited = replace(edited, mark=edited.name)
         self._becomes(which, edited, by_command=by_command)
@@ -178,15 +212,19 @@ def play(
 ) -> World:
     """One case. Its world has in `wrong` what was lost, doubled or passed over."""
     rng = random.Random(seed)
-    programs = [drawn(rng), drawn(rng)]
-    while not _fits(*programs):
-        programs[1] = drawn(rng)
+    one = drawn(rng)
+    other = twin(rng, one) if rng.random() < 0.4 else drawn(rng)
+    while not _fits(one, other):
+        other = drawn(rng)
+    programs = [one, other]
     apart, quiet = rng.random() < 0.3, drawn_quiet(rng)
     with (
         pytest.MonkeyPatch.context() as patched,
         world_of(programs, instance, patched, apart=apart, quiet=quiet) as world,
     ):
         world.follower, case = follower, Case(world, rng)
+        if rng.random() < 0.7:
+            case.open()
         for _ in range(STEPS):
             case.step()
         for each in {each.job for each in programs}:
@@ -242,12 +280,27 @@ def anybody_is_a_source_that_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Claim, "_check_writer", lambda *_arguments: None)
 
 
+def a_source_of_any_name_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Claim, "_check_new", lambda *_arguments: None)
+
+
+def an_operator_may_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Claim.check
+    monkeypatch.setattr(
+        Claim, "check", lambda claim, *arguments: plain(replace(claim, operators=None), *arguments)
+    )
+
+
+def a_key_of_a_sink_is_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SinkOptions, "key", property(lambda sink: BatchKey(sink.idempotency_key)))
+
+
 def nothing_completes_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "is_completed_later", lambda _context: True)
 
 
 def a_source_is_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trigger, "identified", lambda batch, _parent: batch)
+    monkeypatch.setattr(trigger, "identified", lambda batch, *_: batch)
 
 
 def a_drop_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,6 +351,9 @@ def a_batch_without_rows_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         any_name_fits,
         batches_of_another_kind_fit,
         anybody_is_a_source_that_has_a_name,
+        a_source_of_any_name_begins,
+        an_operator_may_be_left,
+        a_key_of_a_sink_is_a_batch,
         nothing_completes_the_block,
         a_source_is_its_name,
         a_drop_is_not_noticed,
