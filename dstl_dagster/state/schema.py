@@ -274,14 +274,16 @@ def schema_to_write(
 
     Narrower types of keys are those of the state. Raises: as `StateSchema.of` and `evolved_to`.
     """
+    if max_parallelism is None:
+        max_parallelism = DEFAULT_MAX_PARALLELISM if before is None else before.max_parallelism
     if before is None:
-        return StateSchema.of(given, keys, max_parallelism or DEFAULT_MAX_PARALLELISM)
+        return StateSchema.of(given, keys, max_parallelism)
     fields = []
     for each in given:
         frozen = before.columns.field(each.name).type if each.name in before.key_columns else each.type
         fits = wider_type(frozen, each.type) == frozen
         fields.append(each.with_type(frozen) if fits else each)
-    newer = StateSchema.of(pa.schema(fields), keys, max_parallelism or before.max_parallelism)
+    newer = StateSchema.of(pa.schema(fields), keys, max_parallelism)
     return before.evolved_to(newer)
 
 

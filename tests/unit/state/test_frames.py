@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.state import StateSchema, as_table, fitted_rows
+from dstl_dagster.state import StateSchema, as_table, fitted_rows, schema_to_write
 
 WHAT = "state of operator 'op'"
 KNOWN = StateSchema.of(
@@ -117,3 +117,11 @@ def test_none_of_the_libraries_is_imported_with_the_module() -> None:
 def test_a_relation_that_cannot_be_handed_over_is_named() -> None:
     with pytest.raises(InvalidInputError, match=r"column 'b' has type .*bignum"):
         fitted_rows(as_table(duckdb.sql("SELECT '1'::BIGNUM AS b"), WHAT), None, WHAT)
+
+
+@pytest.mark.parametrize("before", [None, KNOWN], ids=["first write", "later"])
+@pytest.mark.parametrize("groups", [0, -1, 2**15 + 1])
+def test_key_groups_out_of_range_are_refused(groups: int, before: StateSchema | None) -> None:
+    """Zero, too, is no absence: it does not stand for the default."""
+    with pytest.raises(InvalidInputError, match=rf"max_parallelism {groups} is outside 1\.\.32768"):
+        schema_to_write(KNOWN.columns, ["k"], groups, before)
