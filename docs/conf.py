@@ -48,6 +48,14 @@ def _literal(code: re.Match[str]) -> str:
     return f"``{code[1]}``" + ("\\ " if code[2] else "")
 
 
+def _for_users(_: Sphinx, what: str, *event: Any) -> None:
+    """What a module owns, and does not own, is for maintainers: it stays in the source."""
+    lines: list[str] = event[-1]
+    if what == "module":
+        paragraphs = "\n".join(lines).split("\n\n")
+        lines[:] = "\n\n".join(each for each in paragraphs if not each.startswith("Owns ")).split("\n")
+
+
 def _no_links_to_builtins(_: Sphinx, page: document) -> None:
     """A field that is called `bytes` is not the type."""
     for link in list(page.findall(pending_xref)):
@@ -58,4 +66,5 @@ def _no_links_to_builtins(_: Sphinx, page: document) -> None:
 def setup(app: Sphinx) -> None:
     """Sphinx calls it."""
     app.connect("autodoc-process-docstring", _quoted_as_in_markdown, priority=400)  # napoleon comes at 500
+    app.connect("autodoc-process-docstring", _for_users, priority=300)
     app.connect("doctree-read", _no_links_to_builtins)

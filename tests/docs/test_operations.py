@@ -1,4 +1,4 @@
-"""docs/operations names every option and every metric, and its hooks feed what they name."""
+"""docs/operations names every metric, and its hooks feed what they name."""
 
 from __future__ import annotations
 
@@ -13,28 +13,10 @@ import pytest
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.metrics import fan_out
-from dstl_dagster.settings.job import _TABLES
 from dstl_dagster.storage import open_store
 from tests.docs.pages import ROOT, blocks, chapters
 
 PAGE = "\n".join(page.read_text(encoding="utf-8") for page in chapters("operations"))
-PREFIXES = (
-    "dstl.dfs.",
-    "dstl.state.materialize.",
-    "dstl.checkpoint.",
-    "dstl.prices.",
-    "execution.checkpointing.",
-    "execution.state-recovery.",
-    "gs.",
-)
-
-
-def test_every_option_is_a_trade_off() -> None:
-    """Each key, without the prefix that its group names."""
-    for option in (each for table in _TABLES for each in table.options):
-        (prefix,) = [each for each in PREFIXES if option.key.startswith(each)][:1]
-        short = option.key.removeprefix(prefix)
-        assert f"`{short}`" in PAGE or f"`.{short.rpartition('.')[2]}`" in PAGE, option.key
 
 
 def test_every_metric_is_described() -> None:

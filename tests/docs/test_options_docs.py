@@ -16,8 +16,12 @@ from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.storage import LocalObjectStore
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "options.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "options.md").read_text(encoding="utf-8")
+_NO_JOBS = {"dstl.dfs.base-path"}
+_OF_LOCAL_COPIES = {
+    "execution.checkpointing.local-backup.enabled": False,
+    "execution.checkpointing.local-backup.dirs": None,
+}
 
 
 def test_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,15 +59,18 @@ def test_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert result.exit_code == 0, (command, result.output)
 
 
-def test_every_key_is_described() -> None:
-    """By its own name on one of the pages, and by a prefix on this one."""
-    rooms = ("checkpoints", "changelog", "storage")
-    pages = PAGE + "".join(page.read_text() for name in rooms for page in (DOCS / name).glob("*.md"))
-    for table in _TABLES:
-        for option in table.options:
-            assert option.key.startswith(_PREFIXES)
-            prefix, _, last = option.key.removeprefix("dstl.dfs.").rpartition(".")
-            assert option.key in pages or f"{prefix}.{last}" in pages or f".{last}`" in pages, option.key
+def test_every_key_is_listed_with_its_default() -> None:
+    """Once, and the default means what a job has that is not configured."""
+    rows = dict(re.findall(r"^\| `([a-z.-]+)` \| ([^|]*?) ?\|", PAGE, re.MULTILINE)[::-1])
+    job = JobOptions()
+    parts = (job.checkpoint, job.checkpoint.prices, job.changelog, job.files)
+    for option in (each for table in _TABLES for each in table.options if each.key not in _NO_JOBS):
+        assert option.key.startswith(_PREFIXES)
+        known = [vars(part)[option.attribute] for part in parts if option.attribute in vars(part)]
+        default = known[0] if known else _OF_LOCAL_COPIES[option.key]
+        shown = rows.pop(option.key)
+        assert (option.parse(option.key, shown) if shown else None) == default, option.key
+    assert rows == {}
 
 
 def test_the_defaults_that_are_a_jobs_own_are_listed() -> None:
