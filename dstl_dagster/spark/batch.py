@@ -115,6 +115,7 @@ class CheckpointBatch:
             raises if the batch must not run now. The attempt opens on exactly that parent.
         claim: what the program says of the batch; refused if it does not fit the parent.
         progress: called with (finished tasks, known tasks) while a write runs.
+        application: called with the id of Spark's application and the URL of its page, before a write.
         clean_up_every: do steps 4 to 6 on leaving, and step 7 after every so many checkpoints (0: never);
             `None`: other processes do them.
     """
@@ -129,6 +130,7 @@ class CheckpointBatch:
         claim: Claim | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,
+        application: Callable[[str, str], None] | None = None,
         clean_up_every: int | None = None,
     ) -> None:
         self._coordinator = coordinator
@@ -138,6 +140,7 @@ class CheckpointBatch:
         self._claim = claim
         self._clock = clock
         self._progress = progress
+        self._application = application
         self._clean_up_every = clean_up_every
         self._positions: dict[str, Any] = {}
         self._batch: Batch | None = None
@@ -286,6 +289,7 @@ class CheckpointBatch:
         if _is_spark_frame(changed):
             from dstl_dagster.spark.dataframes.state import write_state
 
+            self._name_application(changed)
             report = write_state(changed, self._open, progress=self._progress, **common, **of_spark)
         else:
             _require_spark_for(of_spark, changed)
@@ -330,6 +334,7 @@ class CheckpointBatch:
         if _is_spark_frame(changes):
             from dstl_dagster.spark.dataframes.merge import merge_state
 
+            self._name_application(changes)
             report = merge_state(changes, self._open, progress=self._progress, **common, **of_spark)
         else:
             _require_spark_for(of_spark, changes)
@@ -361,6 +366,7 @@ class CheckpointBatch:
         from dstl_dagster.spark.dataframes.files import write_files
 
         self._require_new()
+        self._name_application(rows)
         reports = write_files(
             rows,
             self._open,
@@ -376,6 +382,13 @@ class CheckpointBatch:
         for report in reports:
             self.add(report)
         return reports
+
+    def _name_application(self, rows: DataFrame) -> None:
+        """Once. A client of Spark Connect does not know it."""
+        context = getattr(rows.sparkSession, "sparkContext", None)
+        if self._application is not None and context is not None:
+            self._application(context.applicationId, context.uiWebUrl or "without a page")
+            self._application = None
 
     def add(self, report: OperatorReport | FileReport | GSRecoverableWriterCommitter) -> None:
         """Add to this batch what something other than Spark made durable under `attempt`.

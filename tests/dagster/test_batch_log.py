@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
+
+from dstl_dagster.orchestration.inject.batch_log import SparkLog
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Days
@@ -35,6 +38,18 @@ def test_a_jobs_first_batch_and_a_repeated_one_say_so(days: Days) -> None:
     again = days.logged(days.run("2024-01-01"))
     assert "step 1 trigger: this batch is already in checkpoint 1: nothing to write" in again
     assert "step 3 persist: " not in again
+
+
+def test_spark_says_how_far_it_is() -> None:
+    """Every ten seconds one line, however often it is asked."""
+    seconds = iter([0.0, 4.0, 10.0, 12.0, 19.0, 21.0])
+    clock: Any = SimpleNamespace(monotonic_seconds=lambda: next(seconds))
+    lines: list[str] = []
+    context: Any = SimpleNamespace(log=SimpleNamespace(info=lines.append))
+    log = SparkLog(context, clock)
+    for finished in range(1, 6):
+        log(finished, 5)
+    assert lines == [f"step 2 append: Spark has done {number} of 5 tasks" for number in (2, 5)]
 
 
 def test_a_retry_says_which_it_is(days: Days) -> None:

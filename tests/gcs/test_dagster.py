@@ -78,6 +78,8 @@ def test_a_run_and_a_job_outside_share_one_history(
         state = build_state_asset(JOB, update, partitions_def=DAYS)
         run = dg.materialize([state], partition_key="2024-01-01", instance=instance, resources=resources)
         assert run.success
+        said = [entry.user_message for entry in instance.all_logs(run.run_id)]
+        assert any(spark.sparkContext.applicationId in line for line in said), "and where its page is"
         assert len(coordinator.store.get("out/2024-01-01.jsonl").splitlines()) == 10
         make_outside(spark, coordinator, "2024-01-02")
         with dg.build_sensor_context(instance=instance, resources={"changelog": changelog}) as context:

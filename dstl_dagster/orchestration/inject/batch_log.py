@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt, AttemptReport, Checkpoint
+from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.orchestration.inject.opening import is_called_directly
 
-__all__ = ["log_opened", "log_persisted"]
+__all__ = ["SparkLog", "log_application", "log_opened", "log_persisted"]
 
 _LINES = 20
+_EVERY_SECONDS: Final = 10.0
 
 
 class LoggedBatch(Protocol):
@@ -44,6 +47,28 @@ def log_opened(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
         f"{_try_of(context)}attempt {attempt.attempt}; sources stand at "
         f"{json.dumps(positions, default=str) if positions else 'their beginning'}"
     )
+
+
+def log_application(context: dg.OpExecutionContext, application_id: str, url: str) -> None:
+    """Before Spark's first write."""
+    context.log.info(f"step 2 append: Spark application {application_id}: {url}")
+
+
+@dataclass
+class SparkLog:
+    """How far Spark is with a write, every ten seconds: called with (finished tasks, known tasks)."""
+
+    context: dg.OpExecutionContext
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        self._last = self.clock.monotonic_seconds()
+
+    def __call__(self, finished: int, known: int) -> None:
+        now = self.clock.monotonic_seconds()
+        if now - self._last >= _EVERY_SECONDS:
+            self._last = now
+            self.context.log.info(f"step 2 append: Spark has done {finished} of {known} tasks")
 
 
 def _try_of(context: dg.OpExecutionContext) -> str:

@@ -10,6 +10,7 @@ of a `gs://` bucket.
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -23,7 +24,7 @@ from dstl_dagster.keyed import open_attempt_changelog
 from dstl_dagster.metrics import MetricsHook
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.inject.applied import tell_applied
-from dstl_dagster.orchestration.inject.batch_log import log_opened, log_persisted
+from dstl_dagster.orchestration.inject.batch_log import SparkLog, log_application, log_opened, log_persisted
 from dstl_dagster.orchestration.inject.completing import complete, is_completed_later
 from dstl_dagster.orchestration.inject.op_attempt import OpAttempt
 from dstl_dagster.orchestration.inject.opening import (
@@ -236,6 +237,8 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
                             take_over=take_over,
                             check=request.check,
                             claim=request.claim,
+                            progress=SparkLog(context),
+                            application=partial(log_application, context),
                         )
                     )
                 )
