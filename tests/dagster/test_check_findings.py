@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
 from dstl_dagster import (
@@ -18,7 +20,10 @@ from dstl_dagster import (
     checkpoint_asset_specs,
 )
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Resolution
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.keyed import StateRows, write_rows
 from dstl_dagster.orchestration.report.agreement import findings_beside, partitions_finding
+from dstl_dagster.orchestration.report.data_findings import data_finding
 from dstl_dagster.orchestration.report.findings import unpublished_files
 from dstl_dagster.orchestration.report.reconcile import PartitionChanges
 from dstl_dagster.storage import ABSENT
@@ -94,6 +99,52 @@ def test_a_checkpoint_is_checked_as_it_is_reported(days: Days) -> None:
         result = days.run(day)
         assert {each.check_name for each in result.get_asset_check_evaluations()} == BESIDE
         assert all(passed for passed, _ in shown(days).values()), shown(days)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "passes", "says"),
+    [
+        ("row_drop", 0.5, False, "checkpoint 2 has 1 rows, and the one before had 10"),
+        ("row_drop", 0.9, True, "checkpoint 2 has 1 rows"),
+        ("delete_share", 0.5, False, "9 of 10 changes of checkpoint 2 are deletes"),
+        ("delete_share", 0.9, True, "9 of 10 changes"),
+        ("unchanged_days", 1, False, "checkpoint 2 changed something, 3 days, 0:00:00 ago"),
+        ("unchanged_days", 3, True, "checkpoint 2 changed something"),
+    ],
+)
+def test_the_data_is_checked_by_manifests(
+    days: Days, name: str, limit: float, passes: bool, says: str
+) -> None:
+    """Rows that were lost, the share of deletes, and how long nothing has changed."""
+    for deleted in (10 * [False], [False] + 9 * [True]):
+        rows = pa.table({"key": [str(each) for each in range(10)], "total": 10 * [1]})
+        coordinator = days.coordinator()
+        attempt = coordinator.trigger()
+        flags = pa.array(deleted)
+        report = write_rows(days.store, attempt, "totals", days.code.STATE, rows, deleted=flags)
+        coordinator.record(attempt, [report], [], {})
+        coordinator.confirm(attempt)
+        coordinator.compose_commit()
+    latest = days.coordinator().latest()
+    assert latest is not None
+    # Exact only once all was merged, or replaced; of bounds a drop that is certain counts.
+    exact = dataclasses.replace(latest.manifest.operators["totals"], rows=StateRows(1, 1))
+    manifest = dataclasses.replace(latest.manifest, operators={"totals": exact})
+    latest = dataclasses.replace(latest, manifest=manifest)
+    clock: Any = SimpleNamespace(now=lambda: latest.entry.completed.recorded_at + timedelta(days=3))
+    found = data_finding(name, limit, days.coordinator(), latest, clock)
+    assert (found.passed, found.warn) == (passes, True)
+    assert says in found.text
+
+
+def test_the_checks_of_the_data_are_those_that_have_a_limit(days: Days) -> None:
+    """Beside the others, by one argument, whose names and shares are checked as definitions load."""
+    days.run("2024-01-01")
+    checks = build_checkpoint_checks(days.code.JOB, data={"unchanged_days": 3}, changelog=days.resource())
+    assert {each.name for each in checks.check_specs} == ALL | {"unchanged_days"}
+    for wrong in ({"rows": 0.5}, {"row_drop": 1.5}, {"delete_share": -1}):
+        with pytest.raises(InvalidInputError):
+            build_checkpoint_checks(days.code.JOB, data=wrong)
 
 
 NAME = "out/2024-01-01/0.txt"

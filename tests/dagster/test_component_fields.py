@@ -97,6 +97,7 @@ FIELDS: dict[Any, dict[str, str]] = {
         "orphan_budget_bytes": "orphan_budget",
         "max_age": "freshness_hours",
         "budget": "budget",
+        "data": "data",
         "partitions_def": "partitions_def",
         "changelog": OWN_STORE,
         "clock": TEST_CLOCK,

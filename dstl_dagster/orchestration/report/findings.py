@@ -43,6 +43,7 @@ __all__ = [
     "in_words",
     "of_age",
     "of_cost",
+    "of_none",
     "of_objects",
     "of_orphans",
     "of_readability",
@@ -149,7 +150,7 @@ def of_readability(coordinator: CheckpointCoordinator) -> tuple[Checkpoint | Non
 def of_objects(coordinator: CheckpointCoordinator, latest: Checkpoint | None) -> Finding:
     """Whether each object that the state references is there, with its size."""
     if latest is None:
-        return _of_none(coordinator, OBJECTS)
+        return of_none(coordinator, OBJECTS)
     problems: list[str] = []
     count = size = 0
     for entry in latest.manifest.operators.values():
@@ -168,7 +169,7 @@ def of_objects(coordinator: CheckpointCoordinator, latest: Checkpoint | None) ->
     return Finding(OBJECTS, not problems, text, measures=measures)
 
 
-def _of_none(coordinator: CheckpointCoordinator, name: str) -> Finding:
+def of_none(coordinator: CheckpointCoordinator, name: str) -> Finding:
     """Without a checkpoint that can be read: all is well only while there is none at all."""
     if coordinator.timeline.seen().last_completed is None:
         return Finding(name, True, _NONE_YET)
@@ -220,7 +221,7 @@ def of_age(view: TimelineView, clock: Clock, max_age: timedelta) -> Finding:
 def of_cost(coordinator: CheckpointCoordinator, latest: Checkpoint | None, budget: CostBudget) -> Finding:
     """What steps 1 to 4 of the last checkpoint cost, against a budget."""
     if latest is None:
-        return _of_none(coordinator, COST)
+        return of_none(coordinator, COST)
     cost = latest.manifest.cost
     if cost is None:
         text = f"unknown: the requests of checkpoint {latest.checkpoint_id} were not counted"

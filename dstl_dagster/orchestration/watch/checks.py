@@ -6,10 +6,10 @@ Owns which checks there are, and what each run of them reads. Does not own what 
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import dagster as dg
@@ -23,6 +23,7 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.program import assets_in
 from dstl_dagster.orchestration.report import findings
 from dstl_dagster.orchestration.report.agreement import partitions_finding
+from dstl_dagster.orchestration.report.data_findings import DATA_CHECKS, data_finding, parse_limits
 from dstl_dagster.orchestration.report.findings import Finding
 from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.timeline_check import compare_timeline
@@ -45,6 +46,7 @@ class _Limits:
     orphan_bytes: int
     max_age: timedelta
     budget: CostBudget | None
+    data: Mapping[str, float]
     partitions_def: dg.PartitionsDefinition[Any] | None
 
     def descriptions(self) -> dict[str, str]:
@@ -61,7 +63,7 @@ class _Limits:
         }
         if self.budget:
             about[findings.COST] = f"The last checkpoint cost at most {findings.in_words(self.budget)}."
-        return about
+        return about | {name: DATA_CHECKS[name].format(limit) for name, limit in self.data.items()}
 
 
 def build_checkpoint_checks(
@@ -70,11 +72,12 @@ def build_checkpoint_checks(
     orphan_budget_bytes: int = _GIB,
     max_age: timedelta = DEFAULT_MAX_AGE,
     budget: CostBudget | None = None,
+    data: Mapping[str, float] | None = None,
     partitions_def: dg.PartitionsDefinition[Any] | None = None,
     changelog: ChangelogStorageResource | None = None,
     clock: Clock | None = None,
 ) -> dg.AssetChecksDefinition:
-    """Seven checks of `<job>/checkpoints`, in one op, each of which can run alone; eight with a `budget`.
+    """Seven checks of `<job>/checkpoints` in one op, each of which can run alone; `budget`, `data` add more.
 
     `manifest_readable` and `objects_present` inspect the last checkpoint: its manifests, and the size of
     each object that its state references. `files_published` and `no_blocked_files` are about step 6.
@@ -84,12 +87,14 @@ def build_checkpoint_checks(
     options.
 
     Args:
+        data: limits of checks of the data, by manifests alone: `row_drop`, the share of rows that the last
+            checkpoint may lose; `delete_share`, that of deletes among its changes; `unchanged_days`.
         partitions_def: of the job's state and files, where the partition of a batch is its idempotency key,
             as it is unless the batch names another. Without it `partitions_match_timeline` compares the
             partitions of the checkpoints alone.
     """
     assets = JobAssets.of(job)
-    limits = _Limits(orphan_budget_bytes, max_age, budget, partitions_def)
+    limits = _Limits(orphan_budget_bytes, max_age, budget, parse_limits(data or {}), partitions_def)
     check_clock = clock or SystemClock()
 
     def results(
@@ -156,7 +161,12 @@ class _Look:
         budget = limits.budget
         if budget:
             found[findings.COST] = lambda: findings.of_cost(coordinator, self.readable[0], budget)
+        for name, limit in limits.data.items():
+            found[name] = partial(self._data, name, limit)
         return found
+
+    def _data(self, name: str, limit: float) -> Finding:
+        return data_finding(name, limit, self.coordinator, self.readable[0], self.clock)
 
     def _partitions(self) -> Finding:
         changes = partition_changes(self.instance, self.assets, self.coordinator)

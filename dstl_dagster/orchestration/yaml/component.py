@@ -21,6 +21,7 @@ from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.operate.commit import build_commit_job
 from dstl_dagster.orchestration.operate.maintenance import build_maintenance
+from dstl_dagster.orchestration.report.data_findings import parse_limits
 from dstl_dagster.orchestration.watch.checks import DEFAULT_MAX_AGE, build_checkpoint_checks
 from dstl_dagster.orchestration.watch.sensors import build_abort_sensors, build_checkpoint_sensor
 from dstl_dagster.orchestration.yaml.component_fields import (
@@ -124,6 +125,11 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             "(at the options' prices)."
         ),
         examples=[{"requests": 500, "bytes": "10 gb", "usd": 0.01}],
+    )
+    data: dict[str, Option] = Field(
+        default_factory=dict,
+        description="Limits of checks of the data: `row_drop` and `delete_share` (shares), `unchanged_days`.",
+        examples=[{"row_drop": 0.5, "unchanged_days": 3}],
     )
     orphan_budget: Option = Field(
         default="1 gb",
@@ -259,6 +265,8 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             changelog.require_valid()
         with argument("budget"):
             budget = CostBudget.from_mapping(as_text(self.budget))
+        with argument("data"):
+            data = parse_limits(as_text(self.data))
         partitions = partitions_of(self.partitions_def)
         commit_job = build_commit_job(assets, changelog=changelog, retry_policy=self._retry_policy())
         checks = build_checkpoint_checks(
@@ -267,6 +275,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             orphan_budget_bytes=parse_memory_size("orphan_budget", str(self.orphan_budget)),
             max_age=self._freshness() or DEFAULT_MAX_AGE,
             budget=budget,
+            data=data,
             partitions_def=partitions,
         )
         maintenance: dict[str, Any] = {"changelog": changelog, "retry_policy": self._retry_policy()}
