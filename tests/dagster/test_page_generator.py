@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
 from dstl_dagster import build_maintenance, restore_run_config
-from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ConflictError
+from dstl_dagster.keyed import schema_of, write_rows
 from dstl_dagster.orchestration.report import steps
-from dstl_dagster.storage import ABSENT, ANY
+from dstl_dagster.state import schema_to_write
+from dstl_dagster.storage import ABSENT, ANY, ObjectStore
 from dstl_dagster.timeline import Committed, Completed, Resolution, Restored, Subsumed
 from tests.dagster.conftest import Daemon, Days
 from tests.dagster.shown import materialized_partitions
@@ -74,6 +77,7 @@ class Story:
     rng: random.Random
     happened: list[str] = field(default_factory=list)
     is_on: bool = True
+    columns: int = 0
 
     def __post_init__(self) -> None:
         assets = [self.days.code.build_state()]
@@ -224,8 +228,20 @@ class Story:
             self.sensor.tick(self.rng)
 
     def reloaded(self) -> None:
-        """The location is loaded anew: the sensor has another name, and no cursor."""
+        """The location is loaded anew: the sensor has another name, no cursor, and days a new column."""
         self.sensor.name, self.sensor.cursor = f"renamed_{self.rng.randrange(1000)}", None
+        self.columns += 1
+
+    def write_change(self, store: ObjectStore, attempt: Attempt, key: bytes) -> OperatorReport:
+        """As that of `days`, with as many more columns as there are now, on those of the parent."""
+        known = None
+        if attempt.parent is not None:
+            parent = CheckpointCoordinator("days", store).get(attempt.parent).manifest.operators["totals"]
+            known = schema_of(parent.report)
+        row = {"key": key.decode(), "total": 1, **{f"more{number}": 1 for number in range(self.columns)}}
+        schema = schema_to_write(pa.Table.from_pylist([row]).schema, ["key"], None, known)
+        rows = pa.Table.from_pylist([row], schema=schema.columns)
+        return write_rows(store, attempt, "totals", schema, rows)
 
     def _knows(self) -> bool:
         return bool(self.days.events("checkpoints"))
@@ -245,6 +261,15 @@ class Story:
         self.look()
         truth, about = Truth.of(self.coordinator), self.happened
         last = max(truth.chain, default=None)
+        if last is not None:
+            (totals,) = self.coordinator.get(last).manifest.operators.values()
+            table = self.days.instance.get_latest_materialization_event(
+                dg.AssetKey(["days", "state", "totals"])
+            )
+            assert table is not None, about
+            assert table.asset_materialization is not None, about
+            shown_columns = table.asset_materialization.metadata["dagster/column_schema"].value.columns
+            assert [each.name for each in shown_columns] == schema_of(totals.report).columns.names, about
         shown = self.days.events("checkpoints")
         if last is not None:
             assert shown, about
@@ -269,9 +294,10 @@ HAPPENINGS: list[Callable[[Story], None]] = [
 @pytest.mark.parametrize(
     "seed", [*range(SHORT), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(SHORT, LONG))]
 )
-def test_the_page_shows_what_the_store_holds(seed: int, days: Days) -> None:
+def test_the_page_shows_what_the_store_holds(seed: int, days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever happens, in whichever order."""
     story = Story(days, random.Random(seed))
+    monkeypatch.setattr(days.code, "write_change", story.write_change)
     for _ in range(EVENTS):
         happening = story.rng.choice(HAPPENINGS)
         story.happened.append(happening.__name__)
