@@ -9,11 +9,8 @@ from __future__ import annotations
 import dagster as dg
 from dagster._core.execution.stats import RunStepKeyStatsSnapshot  # no public name
 
-from dstl_dagster.timeline import Completed, Opened, Timeline
-
 __all__ = [
     "OwnerRuns",
-    "owner_in",
     "owner_of",
     "root_run_id",
     "run_of_owner",
@@ -21,8 +18,6 @@ __all__ = [
 ]
 
 _OWNER_PREFIX = "dagster-run:"
-_SLOTS_BEFORE = 32
-"""Between `opened` and `completed` stand only what people decided meanwhile, and a snapshot."""
 
 
 def root_run_id(run: dg.DagsterRun) -> str:
@@ -35,16 +30,6 @@ def owner_of(run: dg.DagsterRun, step_key: str | None = None) -> str:
     `step_key` of those of one of its steps, as another step may write the same job.
     """
     return "/".join(filter(None, [_OWNER_PREFIX + root_run_id(run), step_key]))
-
-
-def owner_in(timeline: Timeline, completed: Completed) -> str | None:
-    """Who opened the attempt that completed this checkpoint, by its records; `None` if they are far apart."""
-    for record in timeline.records(max(0, completed.slot - _SLOTS_BEFORE)):
-        if record.slot >= completed.slot:
-            break
-        if isinstance(record, Opened) and record.attempt == completed.attempt:
-            return record.owner
-    return None
 
 
 def run_of_owner(owner: str) -> str | None:

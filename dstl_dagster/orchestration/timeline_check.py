@@ -28,7 +28,7 @@ from dstl_dagster.orchestration.keys import (
     TAG_VERSION,
     JobAssets,
 )
-from dstl_dagster.orchestration.owners import OwnerRuns, owner_in
+from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.timeline import Completed, Restored, TimelineRecord
 
 __all__ = ["Comparison", "compare_timeline", "require_shown_timeline", "shown_job", "shown_metadata"]
@@ -195,5 +195,4 @@ def _is_started_over(instance: dg.DagsterInstance, coordinator: CheckpointCoordi
     key = JobAssets.defined(coordinator.job).checkpoints_key
     if instance.get_event_tags_for_asset(key, {TAG_VERSION: str(completed.attempt)}):
         return False  # something else was shown since
-    maker = owner_in(timeline, completed)
-    return maker is not None and owners.are_tagged(maker, TAG_START_OVER)
+    return owners.are_tagged(completed.owner, TAG_START_OVER)

@@ -166,7 +166,7 @@ class Completed(TimelineRecord):
     has another one is a copy.
 
     `base` is the checkpoint whose state this one builds on (0: none, the state begins here), where that is
-    not its parent: its batch is the parent's, applied anew.
+    not its parent: its batch is the parent's, applied anew. `owner` opened the attempt.
     """
 
     kind: ClassVar[str] = "completed"
@@ -181,6 +181,7 @@ class Completed(TimelineRecord):
     manifest_crc32c: int | None = None
     home: str = ""
     manifest_generation: int | None = None
+    owner: str = ""
 
     @property
     def origin(self) -> Origin:

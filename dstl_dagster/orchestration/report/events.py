@@ -94,17 +94,15 @@ class Reporter:
     """Where an event comes from: a `run` or `sensor`, the URI and options of the store that it reads, and the
     timeline's id.
 
-    `owner` is whose attempt made the checkpoint; `None` where that is not known. `restored_in` is the slot of
-    the restore that the event tells of, if it tells of one. `view` is of the timeline, for the picture of the
-    chain; without it there is none. `partitions_def` is of the state, for the next one. `repository` has the
-    jobs that links lead to. `now` is by the reporter.
+    `restored_in` is the slot of the restore that the event tells of, if it tells of one. `view` is of the
+    timeline, for the picture of the chain; without it there is none. `partitions_def` is of the state, for
+    the next one. `repository` has the jobs that links lead to. `now` is by the reporter.
     """
 
     kind: str
     store_uri: str
     timeline: str
     options: CheckpointOptions = field(default_factory=CheckpointOptions)
-    owner: str | None = None
     restored_in: int | None = None
     view: TimelineView | None = None
     partitions_def: dg.PartitionsDefinition[Any] | None = None
@@ -205,8 +203,7 @@ def _about(
     if batch is not None:
         correct = maintenance_job(reporter.repository, assets.job, "correct")
         said.append(f"of {batch if correct is None else launchpad_link(batch, correct, batch)}")
-    if reporter.owner is not None:
-        said.append(f"by {owner_link(reporter.owner)}")
+    said.append(f"by {owner_link(completed.owner)}")
     return dg.MetadataValue.md(", ".join(said))
 
 

@@ -198,7 +198,7 @@ def show_newest(
         return Report()
     if restored is not None and restored.checkpoint_id != last.checkpoint_id:
         restored = None
-    by = replace(reporter, owner=None, restored_in=None if restored is None else restored.slot)
+    by = replace(reporter, restored_in=None if restored is None else restored.slot)
     events = _anew(last, history, page, shown, by)
     lacking = [event for event in events[:-1] if newest(event.asset_key) != str(last.completed.attempt)]
     for event in events[-1:]:
@@ -225,9 +225,8 @@ def show_store(
     left = "" if before is None else says.attempt_of(before)
     report = so_far.without(entry.completed.attempt for entry in view.retained)
     report += Report(marks=(other_store_mark(assets, left, gone),))
-    by = replace(reporter, owner=None)
     for entry in view.retained:
-        report += Report(tuple(_anew(entry, history, page, shown, by)))
+        report += Report(tuple(_anew(entry, history, page, shown, reporter)))
         checkpoint = history.manifest(entry.completed, entry.committed)
         partition = page.partition(page.files, entry.completed)
         if checkpoint is not None and checkpoint.blocked and partition is not None:

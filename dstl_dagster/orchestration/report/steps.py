@@ -9,7 +9,7 @@ step is what Dagster shows as the description of its op.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -26,7 +26,7 @@ from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.owners import OwnerRuns, owner_in, owner_of
+from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.program import assets_in, code_location
 from dstl_dagster.orchestration.report.agreement import findings_beside
@@ -87,7 +87,6 @@ class Step:
             self.coordinator,
             self.coordinator.timeline.seen(),
             "run",
-            owner=owner_of(self.context.run),
             partitions_def=_partitions_def(self.context),
             repository=code_location(self.context),
         )
@@ -256,13 +255,11 @@ def _lacking(
     step: Step,
     page: Page,
     *records: TimelineRecord,
-    owner: str | None = None,
     read: Checkpoint | None = None,
 ) -> Report:
     checkpoints = () if read is None else (read,)
     history = History.of(step.coordinator, step.coordinator.timeline.seen(), *checkpoints)
     shown, reporter = Shown(step.context.instance), step.reporter
-    reporter = reporter if owner is None else replace(reporter, owner=owner)
     return sum((to_report(record, history, page, shown, reporter) for record in records), Report())
 
 
@@ -277,15 +274,13 @@ def _catch_up(step: Step, entry: CheckpointEntry) -> None:
     """Report a checkpoint whose run died after step 5: this run published its files, and knows."""
     instance, assets, page = step.context.instance, step.assets, step.page(shows_state=True)
     records = [record for record in (entry.completed, entry.committed) if record is not None]
-    if not _lacking(step, page, *records):
+    lacking, owner = _lacking(step, page, *records), entry.completed.owner
+    if not lacking or OwnerRuns(instance).are_alive(owner):  # then it reports it itself
         return
-    owner = owner_in(step.coordinator.timeline, entry.completed)
-    if owner is not None and OwnerRuns(instance).are_alive(owner):
-        return  # it reports it itself
     # Before the next one's: the page lists partitions as they were added.
     instance.add_dynamic_partitions(assets.partitions_name, [assets.partition_key(entry.checkpoint_id)])
-    _write(step, _lacking(step, page, *records, owner=owner))
-    step.context.log.info(f"reported checkpoint {entry.checkpoint_id}, whose run {owner} did not")
+    _write(step, lacking)
+    step.context.log.info(f"reported checkpoint {entry.checkpoint_id}, whose owner {owner} did not")
 
 
 def _partitions_def(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[str] | None:

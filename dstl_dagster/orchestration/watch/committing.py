@@ -17,8 +17,8 @@ from dstl_dagster.clock import Clock
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_COMMIT, JobAssets
 from dstl_dagster.orchestration.operate.commit import commit_run_config
 from dstl_dagster.orchestration.owners import OwnerRuns
-from dstl_dagster.orchestration.watch.cursor import Uncommitted
 from dstl_dagster.orchestration.watch.tick import Tick
+from dstl_dagster.timeline import Completed
 
 __all__ = ["Committing"]
 
@@ -50,14 +50,14 @@ class Committing:
 
     def requests(self, tick: Tick) -> list[dg.RunRequest]:
         """A run for the checkpoint that waits for step 6, unless one seems alive or has succeeded."""
-        pending, owner = tick.cursor.uncommitted, tick.cursor.owner
-        if pending is None or not tick.at_end:
+        waiting = self._coordinator.timeline.tail().uncommitted if tick.at_end else []
+        if not waiting:
             return []
+        pending = waiting[0].completed
         step = f"step 6 of checkpoint {pending.checkpoint_id}"
-        if owner is not None and OwnerRuns(self._instance).are_alive(owner):
-            completed = next(self._coordinator.timeline.records(pending.slot - 1), None)
-            if completed is not None and self._has_time(f"{step}: {owner}", completed.recorded_at):
-                return []
+        is_alive = OwnerRuns(self._instance).are_alive(pending.owner)
+        if is_alive and self._has_time(f"{step}: {pending.owner}", pending.recorded_at):
+            return []
         commit = f"{self._assets.job}/{pending.checkpoint_id}/{pending.attempt}"
         # The runs decide, not the run key alone: Dagster scopes a run key to the sensor's name, and never
         # launches the key of a failed run again.
@@ -91,7 +91,7 @@ class Committing:
         )
         return True
 
-    def _request(self, pending: Uncommitted, commit: str, number: int) -> dg.RunRequest:
+    def _request(self, pending: Completed, commit: str, number: int) -> dg.RunRequest:
         return dg.RunRequest(
             run_key=f"{commit}/{number}",
             run_config=commit_run_config(self._assets.job, pending.checkpoint_id),

@@ -11,7 +11,7 @@ repeats anything. A run that exists but never started is asked for again: by its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -27,7 +27,7 @@ from dstl_dagster.orchestration.partitions import has_partition
 from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
 from dstl_dagster.orchestration.watch.sensors import with_changelog
 from dstl_dagster.orchestration.watch.tick import TimelineFollower
-from dstl_dagster.timeline import Committed, Completed, TimelineView
+from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
 __all__ = ["build_downstream_sensor"]
 
@@ -132,31 +132,26 @@ class _Asking:
         return self.coordinator.timeline.tail()
 
     def follow(self, start: CheckpointCursor, max_runs: int) -> None:
-        self.cursor = start
-        for completed, reached in self._committed(start):
-            if len(self.requests) == max_runs:
-                return
-            if completed is not None:
-                self._consider(completed)
-            self.cursor = reached
-
-    def _committed(self, start: CheckpointCursor) -> Iterator[tuple[Completed | None, CheckpointCursor]]:
-        """Each record's cursor; with the checkpoint where the record is the first that commits it."""
-        cursor, completed = start, None
+        """The cursor stays before a checkpoint that is not committed: the next tick meets it again."""
+        self.cursor, reached = start, start
+        completed: Completed | None = None
         for record in self.coordinator.timeline.records(start.slot):
-            pending = cursor.uncommitted
-            cursor = cursor.after(record)
-            if isinstance(record, Completed):
-                completed = record
-            elif isinstance(record, Committed) and pending and pending.checkpoint_id == record.checkpoint_id:
-                yield completed or self._completed_in(pending.slot), cursor
-                continue
-            yield None, cursor
-
-    def _completed_in(self, slot: int) -> Completed | None:
-        """The record that the cursor names, from an earlier tick."""
-        found = next(self.coordinator.timeline.records(slot - 1), None)
-        return found if isinstance(found, Completed) else None
+            reached = reached.after(record)
+            match record:
+                case Completed():
+                    completed = record
+                    continue
+                case Committed() if completed is not None:
+                    if len(self.requests) == max_runs:
+                        return
+                    self._consider(completed)
+                    completed = None
+                case Restored():
+                    completed = None
+                case _:
+                    pass
+            if completed is None:
+                self.cursor = reached
 
     def _consider(self, completed: Completed) -> None:
         checkpoint_id = completed.checkpoint_id

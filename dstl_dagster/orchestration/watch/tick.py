@@ -186,24 +186,11 @@ class TimelineFollower:
         self, record: TimelineRecord, tick: Tick, view: TimelineView, known: dict[int, Completed]
     ) -> bool:
         """Add to the tick what follows from the record; False where the tick has to end before it."""
-        pending, owner = tick.cursor.uncommitted, tick.cursor.owner
-        if isinstance(record, Committed):
-            is_first = pending is not None and pending.checkpoint_id == record.checkpoint_id
-            owner = owner if is_first else None  # else it commits once more, after a file was resolved
-            if pending is not None and is_first and record.checkpoint_id not in known:
-                completed = self._record_at(pending.slot)
-                known |= {record.checkpoint_id: completed} if isinstance(completed, Completed) else {}
-        elif isinstance(record, Restored):
-            owner = record.by
-        found = to_report(
-            record,
-            History.of(self._coordinator, view, known=known),
-            self._page,
-            self._shown,
-            self._reporter(view, owner),
-        )
+        history = History.of(self._coordinator, view, known=known)
+        found = to_report(record, history, self._page, self._shown, self._reporter(view))
         if isinstance(record, Restored) and view.last_completed_id == record.checkpoint_id:
             found += self._newest(tick.report + found, view, record)
+        owner = _owner_of(record, history)
         if found and owner is not None and self._is_awaited(owner, record.recorded_at):
             tick.waiting_for, tick.waiting_since = owner, record.recorded_at
             return False
@@ -225,12 +212,11 @@ class TimelineFollower:
         history, reporter = History.of(self._coordinator, view), self._reporter(view)
         return show_newest(so_far, history, self._page, self._shown, reporter, restored)
 
-    def _reporter(self, view: TimelineView, owner: str | None = None) -> Reporter:
+    def _reporter(self, view: TimelineView) -> Reporter:
         return Reporter.of(
             self._coordinator,
             view,
             _SENSOR,
-            owner=owner,
             partitions_def=next(iter(self._page.states.values()), None) or self._page.files,
             repository=self._repository,
         )
@@ -259,3 +245,17 @@ class TimelineFollower:
             before = self._record_at(slot - 1)
             return CheckpointCursor() if before is None else CheckpointCursor(slot - 1, before.decision_id)
         return None
+
+
+def _owner_of(record: TimelineRecord, history: History) -> str | None:
+    """Whose run reports the record by itself, while it is alive."""
+    match record:
+        case Completed():
+            return record.owner
+        case Committed():
+            completed = history.completed(record.checkpoint_id)
+            return None if completed is None else completed.owner
+        case Restored():
+            return record.by
+        case _:
+            return None

@@ -60,6 +60,7 @@ def to_complete(
         manifest_crc32c=manifest_crc32c,
         manifest_generation=manifest_generation,
         home=home,
+        owner="" if view.open_attempt is None else view.open_attempt.owner,
     )
 
 
