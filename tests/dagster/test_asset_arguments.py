@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
 
 from dstl_dagster import build_checkpoint_sensor, build_state_asset, checkpoint_asset_specs
+from dstl_dagster.orchestration.yaml.component_fields import condition_at
 from tests.dagster.days import AT_ONCE, DAYS, JOB, build_update, by_region
 
 if TYPE_CHECKING:
@@ -81,22 +84,36 @@ def test_the_data_version_is_the_checkpoints(days: Days) -> None:
     assert versions == [str(each.attempt) for each in days.coordinator().list()]
 
 
-def test_eager_asks_for_the_day_whose_source_is_there(days: Days) -> None:
+@pytest.mark.parametrize(
+    ("condition", "requested"),
+    [
+        (dg.AutomationCondition.eager(), ["2024-01-03"]),
+        (condition_at("0 6 * * *", JOB.state_key), ["2024-01-03"]),
+        (dg.AutomationCondition.on_cron("0 6 * * *"), []),
+    ],
+    ids=["eager", "a schedule in YAML", "Dagster's own, which waits for the day before to be updated again"],
+)
+def test_the_day_is_requested_whose_source_is_there(
+    condition: dg.AutomationCondition[Any],
+    requested: list[str],
+    days: Days,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Declarative automation: once per update of the source, and not before the day before was made."""
     source = dg.AssetSpec(
         INBOX, partitions_def=dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-04")
     )
-    three_days = source.partitions_def
     state = build_state_asset(
         JOB,
         build_update(),
-        partitions_def=three_days,
+        partitions_def=source.partitions_def,
         deps=[INBOX],
-        automation_condition=dg.AutomationCondition.eager(),
+        automation_condition=condition,
         retry_policy=AT_ONCE,
     )
     defs = dg.Definitions(assets=[source, state], resources={"changelog": days.resource()})
-    cursor = None
+    cursor, later, clock = None, 0.0, time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + later)
 
     def asked() -> list[str | None]:
         nonlocal cursor
@@ -105,6 +122,7 @@ def test_eager_asks_for_the_day_whose_source_is_there(days: Days) -> None:
             instance=days.instance,
             cursor=cursor,
             asset_selection=dg.AssetSelection.assets(JOB.state_key),
+            evaluation_time=datetime.fromtimestamp(time.time(), UTC),
         )
         cursor = result.cursor
         return sorted(result.get_requested_partitions(JOB.state_key))
@@ -113,13 +131,15 @@ def test_eager_asks_for_the_day_whose_source_is_there(days: Days) -> None:
         days.instance.report_runless_asset_event(dg.AssetMaterialization(INBOX, partition=day))
 
     assert asked() == []
+    later += 86_400
     arrives("2024-01-03")
     assert asked() == [], "the days before it are not in the state"
     for day in ("2024-01-01", "2024-01-02"):
         arrives(day)
         assert materialize(days, state, day).success
+    later += 86_400
     arrives("2024-01-03")
-    assert asked() == ["2024-01-03"]
+    assert asked() == requested
     assert materialize(days, state, "2024-01-03").success
     assert asked() == []
 

@@ -24,6 +24,7 @@ from dstl_dagster.orchestration.yaml.component_fields import (
     PartitionsFields,
     RetryFields,
     TtlFields,
+    condition_at,
 )
 from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.spark import CheckpointBatch
@@ -260,7 +261,7 @@ def test_the_fields_of_an_asset_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
         "7",
     )
     assert (state.tags["tier"], state.metadata["page"]) == ("1", "wiki")
-    assert state.automation_condition == dg.AutomationCondition.on_cron("0 6 * * *")
+    assert state.automation_condition == condition_at("0 6 * * *", state.key)
     assert state.parent_keys == {dg.AssetKey(["raw", "orders"]), state.key}
     assert repository.asset_graph.get(dg.AssetKey(["orders", "files"])).parent_keys == {state.key}
     assert {"orders_verify", "orders_restore"} <= set(repository.job_names)

@@ -16,6 +16,7 @@ import pytest
 import dstl_dagster as dstl
 from dstl_dagster.keyed import write_rows
 from dstl_dagster.orchestration.yaml.asset_component import EXAMPLE
+from dstl_dagster.orchestration.yaml.component_fields import condition_at
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import open_store
 from tests.dagster.test_component import PROJECT, dg_commands
@@ -76,6 +77,11 @@ def test_the_program_runs_days_and_rolls_back(program: dict[str, Any], instance:
     assert day_job.execute_in_process(partition_key="2024-01-02", instance=instance).success
     for job in ("orders_cleanup", "orders_materialize", "orders_verify"):
         assert defs.resolve_job_def(job).execute_in_process(instance=instance).success, job
+
+
+def test_the_schedule_of_a_condition_is_that_of_yaml(program: dict[str, Any]) -> None:
+    """Which `tests/dagster/test_asset_arguments.py` holds to what it requests."""
+    assert program["at_six"] == condition_at("0 6 * * *", program["JOB"].state_key)
 
 
 @pytest.mark.parametrize("name", ["test_sales_are_summed", "test_a_day_is_one_checkpoint"])

@@ -14,6 +14,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from dstl_dagster.spark.local.java import OLDEST_JAVA
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ON_EXECUTORS = """
@@ -67,3 +69,18 @@ def test_what_executors_need_beside_the_package() -> None:
     needed = {each.name for each in map(Requirement, PROJECT["dependencies"])} - {"click", "rich"}
     assert needed == {"cramjam", "google-crc32c", "numpy", "pyarrow"}
     subprocess.run([sys.executable, "-c", ON_EXECUTORS], cwd=ROOT, check=True, timeout=60)
+
+
+def test_the_page_of_versions_says_what_ci_runs() -> None:
+    """The lowest of each is the one that `.ci/versions minimums` installs; Java is what Spark 4 needs."""
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").partition("## Versions")[2]
+    rows = dict(re.findall(r"^\| ([\w-]+) \| ([\d.]+) \|", page.partition("\n## ")[0], re.MULTILINE))
+    pythons = re.findall(r"Python :: (3\.\d+)\b", "\n".join(PROJECT["classifiers"]))
+    assert rows.pop("Python") == pythons[0]
+    assert f"| Python | {pythons[0]} | {pythons[-1]} |" in page
+    assert int(rows.pop("Java")) == OLDEST_JAVA
+    pins = pinned("constraints-minimums.txt")
+    assert {name: pins[canonicalize_name(name)] for name in rows} == {
+        name: Version(lowest) for name, lowest in rows.items()
+    }
+    assert len(rows) == 4

@@ -14,6 +14,7 @@ from dagster.components.resolved.core_models import OpSpec  # no public name; si
 from pydantic import Field
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.define.asset_arguments import state_key
 from dstl_dagster.orchestration.define.checkpointed_asset import checkpointed_asset
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import JobAssets
@@ -162,7 +163,9 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
             code_version=None if self.code_version is None else str(self.code_version),
             op_tags=op.tags,
             pool=op.pool,
-            automation_condition=condition_at(self.automation_condition),
+            automation_condition=condition_at(
+                self.automation_condition, state_key(assets, function.__name__, {})
+            ),
             changelog=changelog,
             **described,
         )(function)

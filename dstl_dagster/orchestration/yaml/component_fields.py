@@ -247,8 +247,14 @@ def number_of(field: str, value: Option | None, *, least: float = 0, whole: bool
     return int(found) if whole else found
 
 
-def condition_at(given: Any) -> dg.AutomationCondition[Any] | None:
+def condition_at(given: Any, state: dg.AssetKey) -> dg.AutomationCondition[Any] | None:
     """`eager`, `on_missing`, a cron schedule, or the condition at this path; a condition is itself.
+
+    By a schedule all that the asset depends on is updated since its last tick, but for its own previous
+    partition, which is only there.
+
+    Args:
+        state: the asset whose condition it is.
 
     Raises: InvalidInputError.
     """
@@ -259,7 +265,8 @@ def condition_at(given: Any) -> dg.AutomationCondition[Any] | None:
         return known[given]()
     if isinstance(given, str) and (given.startswith("@") or len(given.split()) == _CRON_FIELDS):
         try:
-            return dg.AutomationCondition.on_cron(given)
+            updated = dg.AutomationCondition.on_cron(given).ignore(dg.AssetSelection.assets(state))
+            return updated & ~dg.AutomationCondition.any_deps_missing()
         except Exception as error:  # of several kinds, by release
             raise InvalidInputError(
                 f"automation_condition: {given!r} is no cron schedule: {error}"
