@@ -12,11 +12,14 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli import main
 from dstl_dagster.settings import FsStateChangelogOptions, JobOptions
 from dstl_dagster.settings.job import _PREFIXES, _TABLES
+from dstl_dagster.spark.sink.options import _KNOWN as SINK_OPTIONS
 from dstl_dagster.spark.sink.options import SinkOptions
+from dstl_dagster.spark.source.options import _OF_TABLE as TABLE_OPTIONS
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.storage import LocalObjectStore
 
-PAGE = (Path(__file__).parents[2] / "docs" / "options.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "options.md").read_text(encoding="utf-8")
 _NO_JOBS = {"dstl.dfs.base-path"}
 _OF_LOCAL_COPIES = {
     "execution.checkpointing.local-backup.enabled": False,
@@ -81,3 +84,13 @@ def test_the_defaults_that_are_a_jobs_own_are_listed() -> None:
     keys = re.findall(r"`(dstl\.dfs\.[a-z.-]+)`", listed)
     by_key = {f"dstl.dfs.{o.key.partition('dstl.dfs.')[2]}": o.attribute for t in _TABLES for o in t.options}
     assert {by_key[key] for key in keys} == differ
+
+
+def test_every_option_of_the_data_source_is_on_its_page() -> None:
+    """In the table for writing or for reading; of Spark's own none."""
+    page = (DOCS / "spark" / "data-source.md").read_text(encoding="utf-8")
+    writing, reading = (each.partition("\n\n")[0].lower() for each in page.split("| option for ")[1:])
+    written = {*SINK_OPTIONS} - {"checkpointlocation", "queryname"}
+    read = {"table", "path", *(name for names in TABLE_OPTIONS.values() for name in names)} - {"operator"}
+    assert {name for name in written if name not in writing} == set()
+    assert {name for name in read if name not in reading} == set()

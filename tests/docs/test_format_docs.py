@@ -1,0 +1,28 @@
+"""docs/format.md lists the fields of each record, and those that may be null."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from dstl_dagster.timeline.record_codec import _KINDS, _OPTIONAL
+from tests.docs.pages import ROOT
+
+PAGE = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
+OF_ALL = {"slot", "decision_id", "recorded_at"}
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_the_fields_of_a_record(kind: str) -> None:
+    """No more and no fewer."""
+    (row,) = re.findall(rf"^\| `{kind}` \| (.*) \|$", PAGE, re.MULTILINE)
+    listed = set(re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", row)))
+    assert listed == {field.name for field in dataclasses.fields(_KINDS[kind])} - OF_ALL
+
+
+def test_the_fields_that_may_be_null() -> None:
+    """In the sentence below the table."""
+    (sentence,) = re.findall(r"^(`parent`.*?) may be null", PAGE, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", sentence)) == _OPTIONAL
