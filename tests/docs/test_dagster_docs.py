@@ -195,6 +195,15 @@ def test_the_settings_of_an_instance_are_dagsters(tmp_path: Path) -> None:
         assert found.run_monitoring_enabled
 
 
+def test_every_check_is_listed(program: dict[str, Any]) -> None:
+    """Those of the page's program, and those of an argument."""
+    (table,) = re.findall(r"^\| check \|.*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
+    listed = set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE))
+    made = {spec.name for name in ("checks", "budgeted") for spec in program[name].check_specs}
+    assert made <= listed
+    assert "cost_budget" in made
+
+
 def test_every_public_name_is_on_the_page() -> None:
     """Every exported name is documented, so nobody has to read the source to find it."""
     left_out = {"__version__", "next_partition", "commit_run_config"}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
 
+from dstl_dagster.storage import StoreCapabilities
 from tests.docs.pages import chapters
 
 PAGE = "\n".join(page.read_text(encoding="utf-8") for page in chapters("storage"))
@@ -22,3 +24,10 @@ def test_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "id,name\n1,ada\n" in printed
     assert "already_published" in printed
     assert "lost in the crash" not in printed
+
+
+def test_every_capability_is_listed() -> None:
+    """Each that a store can declare, and no other."""
+    (table,) = re.findall(r"^\| property \|.*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
+    listed = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert set(listed) == {field.name for field in dataclasses.fields(StoreCapabilities)}
