@@ -15,12 +15,13 @@ import pytest
 
 import dstl_dagster as dstl
 from dstl_dagster.keyed import write_rows
+from dstl_dagster.orchestration.define.targets import _KNOWN as METADATA
 from dstl_dagster.orchestration.yaml.asset_component import EXAMPLE
 from dstl_dagster.orchestration.yaml.component_fields import condition_at
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import open_store
 from tests.dagster.test_component import PROJECT, dg_commands
-from tests.docs.pages import chapters
+from tests.docs.pages import ROOT, chapters
 
 pytestmark = pytest.mark.dagster
 
@@ -193,6 +194,23 @@ def test_the_settings_of_an_instance_are_dagsters(tmp_path: Path) -> None:
     (tmp_path / "dagster.yaml").write_text("\n".join(settings), encoding="utf-8")
     with dg.DagsterInstance.from_config(str(tmp_path)) as found:
         assert found.run_monitoring_enabled
+
+
+def test_every_field_of_a_resource_is_listed() -> None:
+    """And no other: a row without a name belongs to the resource above it."""
+    page = (ROOT / "docs" / "dagster" / "resources.md").read_text(encoding="utf-8")
+    listed: dict[str, set[str]] = {}
+    for resource, fields in re.findall(r"^\| (?:`(\w+)` )?\| (`[^|]*`) \|", page, re.MULTILINE):
+        listed.setdefault(resource or [*listed][-1], set()).update(re.findall(r"`(\w+)`", fields))
+    assert listed == {name: set(getattr(dstl, name).model_fields) for name in listed}
+    assert len(listed) == 4
+
+
+def test_the_metadata_of_the_io_manager_is_listed() -> None:
+    """All that an asset's metadata may say."""
+    (table,) = re.findall(r"^\| metadata \|.*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
+    first = "".join(row.split(" | ")[0] for row in table.splitlines())
+    assert set(re.findall(r"`dstl/(\w+)`", first)) == {*METADATA}
 
 
 def test_every_check_is_listed(program: dict[str, Any]) -> None:
