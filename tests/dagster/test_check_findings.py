@@ -20,9 +20,10 @@ from dstl_dagster import (
     checkpoint_asset_specs,
 )
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Resolution
+from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import StateRows, write_rows
-from dstl_dagster.orchestration.report.agreement import findings_beside, partitions_finding
+from dstl_dagster.orchestration.report.agreement import evaluations_beside, partitions_finding
 from dstl_dagster.orchestration.report.data_findings import data_finding
 from dstl_dagster.orchestration.report.findings import unpublished_files
 from dstl_dagster.orchestration.report.reconcile import PartitionChanges
@@ -260,8 +261,8 @@ def test_a_restore_by_the_command_is_seen_by_the_sensor(days: Days, daemon: Daem
 def test_who_knows_less_replaces_no_finding(days: Days) -> None:
     """A step or a sensor that is not told of the partitions says nothing of them."""
     view = days.coordinator().timeline.tail()
-    found = findings_beside(days.instance, days.code.JOB, view, PartitionChanges([], []), None)
-    assert {finding.name for finding in found} == BESIDE - {"partitions_match_timeline"}
+    found = evaluations_beside(days.instance, days.code.JOB, view, None, None, SystemClock())
+    assert {each.check_name for each in found} == BESIDE - {"partitions_match_timeline"}
 
 
 def test_a_day_that_dagster_does_not_show_is_found(days: Days, daemon: Daemon) -> None:

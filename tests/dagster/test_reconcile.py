@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
 
-from dstl_dagster.orchestration.report.events import Event, Reporter
-from dstl_dagster.orchestration.report.reconcile import History, Page, Report, show_newest, to_report
+from dstl_dagster.orchestration.report.events import Event
+from dstl_dagster.orchestration.report.page import Page
+from dstl_dagster.orchestration.report.reconcile import History, Report, show_newest, to_report
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Days
@@ -17,14 +19,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.dagster
 
 FIRST, SECOND = "2024-01-01", "2024-01-02"
-REPORTER = Reporter("sensor", "memory://x", "00ff")
 
 
-@dataclass
-class Written:
-    """The events that a page has, in the order in which they were written."""
+@dataclass(frozen=True)
+class Written(Page):
+    """A page by the events that it has, in the order in which they were written."""
 
     events: list[Event] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, days: Days, events: Sequence[Event] = ()) -> Written:
+        assets, definition = days.code.JOB, days.code.DAYS
+        return cls(assets, days.instance, definition, {assets.state_key: definition}, {}, [*events])
 
     def has(self, key: dg.AssetKey, version: str) -> bool:
         wanted = (key, version)
@@ -34,7 +40,7 @@ class Written:
         made = [each for each in self._made(key) if partition in (None, each.partition)]
         return made[-1] if made else None
 
-    def partitions(self, key: dg.AssetKey) -> set[str]:
+    def materialized(self, key: dg.AssetKey) -> set[str]:
         return {each.partition for each in self._made(key) if each.partition is not None}
 
     def _made(self, key: dg.AssetKey) -> list[dg.AssetMaterialization]:
@@ -45,16 +51,14 @@ class Written:
 def reconciled(days: Days, written: Written) -> Report:
     """All records once, each on what the ones before it have left."""
     coordinator = days.coordinator()
-    history = History.of(coordinator, coordinator.timeline.tail())
-    assets = days.code.JOB
-    page = Page(assets, days.instance, days.code.DAYS, {assets.state_key: days.code.DAYS})
+    history = History.of(coordinator, coordinator.timeline.tail(), "sensor")
     total = Report()
     for record in coordinator.timeline.records():
-        found = to_report(record, history, page, written, REPORTER)
-        written.events += found.events
+        found = to_report(record, history, written)
+        written.events.extend(found.events)
         total += found
-    again = show_newest(Report(), history, page, written, REPORTER)
-    written.events += again.events
+    again = show_newest(Report(), history, written)
+    written.events.extend(again.events)
     return total + again
 
 
@@ -62,7 +66,7 @@ def test_all_that_a_timeline_says_is_lacking_once(days: Days) -> None:
     """Of an empty page all of it; of the page after that nothing."""
     days.code.make_outside(days.uri, FIRST)
     days.code.make_outside(days.uri, SECOND)
-    written, assets = Written(), days.code.JOB
+    written, assets = Written.of(days), days.code.JOB
     made = reconciled(days, written)
     for key, partitions in (
         (assets.checkpoints_key, ["chk-00000001", "chk-00000002"]),
@@ -77,10 +81,10 @@ def test_all_that_a_timeline_says_is_lacking_once(days: Days) -> None:
 def test_what_was_written_before_a_crash_is_not_lacking(days: Days) -> None:
     """Wherever the writer died: what it wrote and what is lacking are all of it, nothing twice."""
     days.code.make_outside(days.uri, FIRST)
-    whole = Written()
+    whole = Written.of(days)
     reconciled(days, whole)
     for count in range(len(whole.events)):
-        written = Written(whole.events[:count])
+        written = Written.of(days, whole.events[:count])
         reconciled(days, written)
         assert [each.tags for each in written.events] == [each.tags for each in whole.events]
 
@@ -89,7 +93,7 @@ def test_a_restore_takes_back_what_is_shown_alone(days: Days) -> None:
     """The day that shows what it undid is marked; one that was never shown, or ran again, is not."""
     days.code.make_outside(days.uri, FIRST)
     days.code.make_outside(days.uri, SECOND)
-    shown, late = Written(), Written()
+    shown, late = Written.of(days), Written.of(days)
     reconciled(days, shown)
     days.coordinator().restore(1)
     (mark,) = reconciled(days, shown).marks
@@ -99,7 +103,7 @@ def test_a_restore_takes_back_what_is_shown_alone(days: Days) -> None:
     assert newest is not None
     assert newest.partition == "chk-00000001"
     assert not reconciled(days, late).marks
-    assert late.partitions(days.code.JOB.files_key) == {FIRST}
+    assert late.materialized(days.code.JOB.files_key) == {FIRST}
     days.code.make_outside(days.uri, SECOND)
     reconciled(days, shown)
     assert not reconciled(days, shown), "it ran again, and shows that"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
+from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.storage import ANY
@@ -90,7 +91,7 @@ def test_a_tick_is_bounded_and_the_next_goes_on(days: Days, daemon: Daemon) -> N
 def test_a_tick_stops_when_its_time_is_up(days: Days, daemon: Daemon) -> None:
     """With no time left a tick reports nothing, and loses nothing."""
 
-    class Clock:
+    class Clock(SystemClock):
         seconds = itertools.count(0, 10)
 
         def monotonic_seconds(self) -> float:

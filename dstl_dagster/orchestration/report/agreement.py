@@ -13,14 +13,22 @@ from typing import Any
 
 import dagster as dg
 
-from dstl_dagster.clock import SystemClock
+from dstl_dagster.clock import Clock
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import has_partition
-from dstl_dagster.orchestration.report.findings import PARTITIONS, Finding, blocked_files, unpublished_files
+from dstl_dagster.orchestration.report.findings import (
+    PARTITIONS,
+    Finding,
+    age_allowed,
+    blocked_files,
+    evaluations,
+    of_age,
+    unpublished_files,
+)
 from dstl_dagster.orchestration.report.reconcile import PartitionChanges
 from dstl_dagster.timeline import TimelineView
 
-__all__ = ["findings_beside", "partitions_finding"]
+__all__ = ["evaluations_beside", "partitions_finding"]
 
 _ARCHIVED_AT_ONCE = 100
 """Each asks the store, unlike a batch since the newest snapshot. The latest partitions, which a restore
@@ -44,22 +52,30 @@ _PARTITION_TAGS = ("dagster/partition", "dagster/asset_partition_range_start")
 """Of a run that was launched for one, and of a run of a backfill."""
 
 
-def findings_beside(
+def evaluations_beside(
     instance: dg.DagsterInstance,
     assets: JobAssets,
     view: TimelineView,
-    changes: PartitionChanges,
+    definitions: dg.RepositoryDefinition | None,
     partitions_def: dg.PartitionsDefinition[Any] | None,
-) -> list[Finding]:
-    """Those that a step or a sensor evaluates beside a checkpoint: next to no requests, and no limits.
+    clock: Clock,
+) -> list[dg.AssetCheckEvaluation]:
+    """Those that a step or a sensor writes beside a checkpoint: next to no requests.
 
-    Arguments as for `partitions_finding`, which is left out without a `partitions_def`: where a check of the
-    job is given one, what it found must not be replaced by less.
+    Args:
+        view: of what is about to be shown: the partitions of checkpoints are not compared.
+        definitions: have the limit of the check of the age, which is left out without one.
+        partitions_def: as for `partitions_finding`, which is left out without: what a check that is given one
+            found must not be replaced by less.
     """
-    found = [unpublished_files(view, SystemClock()), blocked_files(view)]
+    found = [unpublished_files(view, clock), blocked_files(view)]
     if partitions_def is not None:
-        found.append(partitions_finding(instance, assets, view, changes, partitions_def, thorough=False))
-    return found
+        no_changes = PartitionChanges()
+        found.append(partitions_finding(instance, assets, view, no_changes, partitions_def, thorough=False))
+    allowed = age_allowed(definitions, assets)
+    if allowed is not None:  # unlike Dagster's own freshness it sees how old what is reported late is
+        found.append(of_age(view, clock, allowed))
+    return evaluations(instance, assets, found)
 
 
 def partitions_finding(

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any
 from uuid import UUID
 
 import dagster as dg
@@ -25,11 +25,11 @@ from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.keyed import load_manifest
 from dstl_dagster.orchestration.keys import TAG_VERSION, JobAssets
-from dstl_dagster.orchestration.partitions import partition_in
 from dstl_dagster.orchestration.program import state_of
 from dstl_dagster.orchestration.report import events as says
 from dstl_dagster.orchestration.report.events import Event, Reporter
 from dstl_dagster.orchestration.report.marks import Mark, blocked_mark, other_store_mark, restored_mark
+from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.timeline import (
     CheckpointEntry,
     Committed,
@@ -41,10 +41,8 @@ from dstl_dagster.timeline import (
 
 __all__ = [
     "History",
-    "Page",
     "PartitionChanges",
     "Report",
-    "ShownEvents",
     "partition_changes",
     "show_newest",
     "show_store",
@@ -53,49 +51,17 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Page:
-    """Where some definitions show a job.
-
-    Attributes:
-        files: the partitions of its files.
-        states: each asset that shows its state by events of ours, and the partitions of it.
-        chosen: the partition of an attempt whose run knows it; of others it is the batch's name.
-        instance: has the keys of dynamic partitions.
-    """
-
-    assets: JobAssets
-    instance: dg.DagsterInstance
-    files: dg.PartitionsDefinition[str] | None = None
-    states: Mapping[dg.AssetKey, dg.PartitionsDefinition[str] | None] = field(default_factory=dict)
-    chosen: Mapping[UUID, str | None] = field(default_factory=dict)
-
-    def partition(self, definition: dg.PartitionsDefinition[str] | None, completed: Completed) -> str | None:
-        """Of a checkpoint's batch."""
-        if completed.attempt in self.chosen:
-            return self.chosen[completed.attempt]
-        return partition_in(definition, completed, self.instance)
-
-
-class ShownEvents(Protocol):
-    """What is shown, as `Shown` reads it from an instance."""
-
-    def has(self, key: dg.AssetKey, version: str) -> bool: ...
-    def newest(self, key: dg.AssetKey, partition: str | None = None) -> dg.AssetMaterialization | None: ...
-    def partitions(self, key: dg.AssetKey) -> set[str]: ...
-
-
-@dataclass(frozen=True)
 class History:
-    """What a job's timeline says, and the manifests behind it.
+    """What a job's timeline says, the manifests behind it, and how an event tells of it.
 
     Attributes:
-        view: of all records up to those that are reported, at least.
+        reporter: with the view of all records up to those that are reported, at least.
         known: completed checkpoints that are too old for the view.
         manifest: of a completed checkpoint; `None` where clean-up has deleted it.
         left_behind: the checkpoints that a restore abandoned, oldest first.
     """
 
-    view: TimelineView
+    reporter: Reporter
     manifest: Callable[[Completed, Committed | None], Checkpoint | None]
     left_behind: Callable[[Restored], tuple[Completed, ...]]
     known: Mapping[int, Completed] = field(default_factory=dict)
@@ -105,10 +71,12 @@ class History:
         cls,
         coordinator: CheckpointCoordinator,
         view: TimelineView,
+        kind: str,
         *read: Checkpoint,
         known: Mapping[int, Completed] | None = None,
+        **of_reporter: Any,
     ) -> History:
-        """As the store has it. `read`: checkpoints whose manifests the caller has."""
+        """As the store has it. `read`: checkpoints whose manifests the caller has. Others: as `Reporter`."""
 
         def manifest(completed: Completed, committed: Committed | None) -> Checkpoint | None:
             found = next((each.manifest for each in read if each.attempt == completed.attempt), None)
@@ -119,7 +87,13 @@ class History:
             entry = CheckpointEntry(completed=completed, committed=committed)
             return None if found is None else Checkpoint(entry, found)
 
-        return cls(view, manifest, coordinator.left_behind, known or {})
+        reporter = Reporter.of(coordinator, view, kind, **of_reporter)
+        return cls(reporter, manifest, coordinator.left_behind, known or {})
+
+    @property
+    def view(self) -> TimelineView:
+        """Of the timeline."""
+        return self.reporter.view or TimelineView()
 
     def completed(self, checkpoint_id: int) -> Completed | None:
         """The record of step 5 of this checkpoint."""
@@ -152,9 +126,7 @@ class Report:
         return [event for event in made if event.asset_key == key]
 
 
-def to_report(
-    record: TimelineRecord, history: History, page: Page, shown: ShownEvents, reporter: Reporter
-) -> Report:
+def to_report(record: TimelineRecord, history: History, page: Page) -> Report:
     """What is lacking of one record; of records that no page shows, nothing.
 
     A checkpoint that a restore left behind has its own event, and none of files or state: those would show
@@ -162,13 +134,13 @@ def to_report(
     """
     match record:
         case Completed():
-            return _of_completed(record, history, page, shown, reporter)
+            return _of_completed(record, history, page)
         case Committed() if not history.view.is_abandoned(record.checkpoint_id):
             completed = history.completed(record.checkpoint_id)
             if completed is not None:
-                return _of_committed(completed, record, history, page, shown, reporter)
+                return _of_committed(completed, record, history, page)
         case Restored():
-            return _of_restored(record, history, page, shown)
+            return _of_restored(record, history, page)
         case _:
             pass
     return Report()
@@ -178,8 +150,6 @@ def show_newest(
     so_far: Report,
     history: History,
     page: Page,
-    shown: ShownEvents,
-    reporter: Reporter,
     restored: Restored | None = None,
 ) -> Report:
     """The job's last checkpoint as the newest of each of its assets, where another one is so after `so_far`:
@@ -191,15 +161,15 @@ def show_newest(
 
     def newest(key: dg.AssetKey) -> str | None:
         made = so_far.materialized(key)
-        event = made[-1] if made else shown.newest(key)
+        event = made[-1] if made else page.newest(key)
         return None if event is None else says.attempt_of(event)
 
     if last is None or newest(assets.checkpoints_key) in (None, str(last.completed.attempt)):
         return Report()
     if restored is not None and restored.checkpoint_id != last.checkpoint_id:
         restored = None
-    by = replace(reporter, restored_in=None if restored is None else restored.slot)
-    events = _anew(last, history, page, shown, by)
+    by = replace(history.reporter, restored_in=None if restored is None else restored.slot)
+    events = _anew(last, history, page, by)
     lacking = [event for event in events[:-1] if newest(event.asset_key) != str(last.completed.attempt)]
     for event in events[-1:]:
         if restored is None or not isinstance(event, dg.AssetMaterialization):
@@ -209,24 +179,22 @@ def show_newest(
     return Report(tuple(lacking))
 
 
-def show_store(
-    so_far: Report, history: History, page: Page, shown: ShownEvents, reporter: Reporter
-) -> Report:
+def show_store(so_far: Report, history: History, page: Page) -> Report:
     """`so_far`, and all that can be restored, anew and once, after this page has shown another store; and
     days that it does not have as failed.
     """
     view, assets = history.view, page.assets
     gone = {}
     for key in (*assets.state_keys, assets.files_key):
-        foreign = [day for day in sorted(shown.partitions(key)) if view.applied_in(day) is None]
+        foreign = [day for day in sorted(page.materialized(key)) if view.applied_in(day) is None]
         if foreign:
             gone[key] = tuple(foreign)
-    before = shown.newest(assets.checkpoints_key)
+    before = page.newest(assets.checkpoints_key)
     left = "" if before is None else says.attempt_of(before)
     report = so_far.without(entry.completed.attempt for entry in view.retained)
     report += Report(marks=(other_store_mark(assets, left, gone),))
     for entry in view.retained:
-        report += Report(tuple(_anew(entry, history, page, shown, reporter)))
+        report += Report(tuple(_anew(entry, history, page, history.reporter)))
         checkpoint = history.manifest(entry.completed, entry.committed)
         partition = page.partition(page.files, entry.completed)
         if checkpoint is not None and checkpoint.blocked and partition is not None:
@@ -234,9 +202,7 @@ def show_store(
     return report
 
 
-def _anew(
-    entry: CheckpointEntry, history: History, page: Page, shown: ShownEvents, reporter: Reporter
-) -> list[Event]:
+def _anew(entry: CheckpointEntry, history: History, page: Page, reporter: Reporter) -> list[Event]:
     """A checkpoint's events once more, its own last; none without its manifest."""
     checkpoint, assets = history.manifest(entry.completed, entry.committed), page.assets
     if checkpoint is None:
@@ -245,11 +211,11 @@ def _anew(
     state, batch = state_of(assets, checkpoint), checkpoint.idempotency_key
 
     def place(key: dg.AssetKey, definition: dg.PartitionsDefinition[str] | None) -> str | None:
-        return batch if batch in shown.partitions(key) else page.partition(definition, entry.completed)
+        return batch if batch in page.materialized(key) else page.partition(definition, entry.completed)
 
     if state is not None and entry.committed is not None:
         key = state.state_key
-        where, known = place(key, page.states.get(key)), shown.newest(key)
+        where, known = place(key, page.states.get(key)), page.newest(key)
         if where is not None or (known is not None and known.partition is None):
             events.append(says.state_materialization(state, checkpoint, reporter, where))
     events += _operators(page, checkpoint, reporter)
@@ -259,9 +225,9 @@ def _anew(
     return [*events, says.checkpoint_materialization(assets, checkpoint, reporter)]
 
 
-def _lacking(events: Iterable[Event], shown: ShownEvents) -> tuple[Event, ...]:
+def _lacking(events: Iterable[Event], page: Page) -> tuple[Event, ...]:
     """Those that were not written by an earlier try. The last one was written last."""
-    return tuple(event for event in events if not shown.has(event.asset_key, _version(event)))
+    return tuple(event for event in events if not page.has(event.asset_key, _version(event)))
 
 
 def _version(event: Event) -> str:
@@ -276,12 +242,10 @@ def _operators(page: Page, checkpoint: Checkpoint, reporter: Reporter) -> list[E
     ]
 
 
-def _of_completed(
-    completed: Completed, history: History, page: Page, shown: ShownEvents, reporter: Reporter
-) -> Report:
+def _of_completed(completed: Completed, history: History, page: Page) -> Report:
     """The changes of each operator, a word on the parent's page, and the checkpoint's own event."""
-    assets = page.assets
-    if shown.has(assets.checkpoints_key, says.state_version(completed.attempt)):
+    assets, reporter = page.assets, history.reporter
+    if page.has(assets.checkpoints_key, says.state_version(completed.attempt)):
         return Report()
     checkpoint = history.manifest(completed, None)
     if checkpoint is None:
@@ -290,7 +254,7 @@ def _of_completed(
     if _has_page(history.view, completed.parent):
         events.append(says.child_observation(assets, completed))
     own = says.checkpoint_materialization(assets, checkpoint, reporter)
-    return Report((*_lacking(events, shown), own))
+    return Report((*_lacking(events, page), own))
 
 
 def _of_committed(
@@ -298,14 +262,13 @@ def _of_committed(
     committed: Committed,
     history: History,
     page: Page,
-    shown: ShownEvents,
-    reporter: Reporter,
 ) -> Report:
     """The files, which a person's word on a blocked one changes; and the state, if no output shows it."""
-    assets, version = page.assets, says.files_version(completed.attempt, committed)
-    has_files = bool(completed.files) and not shown.has(assets.files_key, version)
+    assets, reporter = page.assets, history.reporter
+    version = says.files_version(completed.attempt, committed)
+    has_files = bool(completed.files) and not page.has(assets.files_key, version)
     state = says.state_version(completed.attempt)
-    has_state = bool(page.states) and not any(shown.has(key, state) for key in assets.state_keys)
+    has_state = bool(page.states) and not any(page.has(key, state) for key in assets.state_keys)
     checkpoint = history.manifest(completed, committed) if has_files or has_state else None
     if checkpoint is None:
         return Report()
@@ -314,7 +277,7 @@ def _of_committed(
     if has_files:
         partition = page.partition(page.files, completed)
         if _has_page(history.view, completed.checkpoint_id):
-            events += _lacking([says.published_observation(assets, checkpoint, reporter)], shown)
+            events += _lacking([says.published_observation(assets, checkpoint, reporter)], page)
         events.append(says.files_event(assets, checkpoint, reporter, partition))
         if checkpoint.blocked and partition is not None:
             marks = (blocked_mark(assets, checkpoint, partition),)
@@ -327,19 +290,19 @@ def _of_committed(
     return Report(tuple(events), marks)
 
 
-def _of_restored(restored: Restored, history: History, page: Page, shown: ShownEvents) -> Report:
+def _of_restored(restored: Restored, history: History, page: Page) -> Report:
     """What is gone, said wherever it is shown."""
     assets, left = page.assets, history.left_behind(restored)
     batches = {each.idempotency_key: each for each in left if each.idempotency_key is not None}
     still: dict[dg.AssetKey, tuple[str, ...]] = {}
     for key in (*assets.state_keys, assets.files_key) if batches else ():
-        ever = shown.partitions(key)
-        taken = [day for day, each in batches.items() if day in ever and _shows(shown.newest(key, day), each)]
+        ever = page.materialized(key)
+        taken = [day for day, each in batches.items() if day in ever and _shows(page.newest(key, day), each)]
         if taken:
             still[key] = tuple(taken)
     gone = [event for each in left for event in says.left_behind(assets, restored, each, still)]
     marks = (restored_mark(assets, restored, left, still),) if still else ()
-    return Report(_lacking(gone, shown), marks)
+    return Report(_lacking(gone, page), marks)
 
 
 def _shows(event: dg.AssetMaterialization | None, completed: Completed) -> bool:

@@ -29,21 +29,17 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.program import assets_in, code_location
-from dstl_dagster.orchestration.report.agreement import findings_beside
-from dstl_dagster.orchestration.report.events import Reporter
-from dstl_dagster.orchestration.report.findings import age_allowed, evaluations, of_age
+from dstl_dagster.orchestration.report.agreement import evaluations_beside
 from dstl_dagster.orchestration.report.marks import leave_as_it_was, mark_partitions, settle_marks
+from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import (
     History,
-    Page,
-    PartitionChanges,
     Report,
     partition_changes,
     show_newest,
     show_store,
     to_report,
 )
-from dstl_dagster.orchestration.report.shown import Shown
 from dstl_dagster.timeline import CheckpointEntry, Restored, TimelineRecord
 
 __all__ = [
@@ -81,12 +77,13 @@ class Step:
     def __post_init__(self) -> None:
         object.__setattr__(self, "assets", assets_in(self.context, self.assets))
 
-    @property
-    def reporter(self) -> Reporter:
-        return Reporter.of(
+    def history(self, *read: Checkpoint) -> History:
+        """`read`: checkpoints whose manifests are at hand."""
+        return History.of(
             self.coordinator,
             self.coordinator.timeline.seen(),
             "run",
+            *read,
             partitions_def=_partitions_def(self.context),
             repository=code_location(self.context),
         )
@@ -245,10 +242,9 @@ def report_files(step: Step, checkpoint: Checkpoint) -> None:
 
 def report_restored(step: Step, restored: Restored) -> None:
     """Write what the instance lacks of a restore, and show the checkpoint that counts again."""
-    page, shown = step.page(), Shown(step.context.instance)
+    page = step.page()
     _write(step, _lacking(step, page, restored))
-    history = History.of(step.coordinator, step.coordinator.timeline.seen())
-    _write(step, show_newest(Report(), history, page, shown, step.reporter, restored))
+    _write(step, show_newest(Report(), step.history(), page, restored))
 
 
 def _lacking(
@@ -257,10 +253,8 @@ def _lacking(
     *records: TimelineRecord,
     read: Checkpoint | None = None,
 ) -> Report:
-    checkpoints = () if read is None else (read,)
-    history = History.of(step.coordinator, step.coordinator.timeline.seen(), *checkpoints)
-    shown, reporter = Shown(step.context.instance), step.reporter
-    return sum((to_report(record, history, page, shown, reporter) for record in records), Report())
+    history = step.history(*([] if read is None else [read]))
+    return sum((to_report(record, history, page) for record in records), Report())
 
 
 def _write(step: Step, report: Report) -> None:
@@ -292,26 +286,22 @@ def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | Non
 
     `partitions_def`: of the job's state, where the step is not one of the state's own asset.
     """
-    own = step.context.assets_def.partitions_def if step.context.has_assets_def else None
-    found = findings_beside(
-        step.context.instance,
+    context = step.context
+    own = context.assets_def.partitions_def if context.has_assets_def else None
+    for event in evaluations_beside(
+        context.instance,
         step.assets,
         step.coordinator.timeline.seen(),
-        PartitionChanges(),  # clean-up, the next step, makes them
+        code_location(context),
         partitions_def or own,
-    )
-    allowed = age_allowed(code_location(step.context), step.assets)
-    if allowed is not None:
-        found.append(of_age(step.coordinator.timeline.seen(), SystemClock(), allowed))
-    for event in evaluations(step.context.instance, step.assets, found):
-        step.context.log_event(event)  # type: ignore[arg-type] # it does take one
+        SystemClock(),
+    ):
+        context.log_event(event)  # type: ignore[arg-type] # it does take one
 
 
 def show_again(step: Step) -> None:
     """Let the job's assets show what the store has, after they have shown another store."""
-    history = History.of(step.coordinator, step.coordinator.timeline.seen())
-    page = step.page(shows_state=True)
-    _write(step, show_store(Report(), history, page, Shown(step.context.instance), step.reporter))
+    _write(step, show_store(Report(), step.history(), step.page(shows_state=True)))
     match_partitions(step)
 
 

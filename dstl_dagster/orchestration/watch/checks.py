@@ -1,7 +1,7 @@
 """Asset checks of a job's checkpoints.
 
 Owns which checks there are, and what each run of them reads. Does not own what they find (`findings`,
-`agreement`), or those that a step or a sensor evaluates beside a checkpoint (`agreement.findings_beside`).
+`agreement`), or those that are evaluated beside a checkpoint (`agreement.evaluations_beside`).
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
@@ -27,6 +27,7 @@ from dstl_dagster.orchestration.report.data_findings import DATA_CHECKS, data_fi
 from dstl_dagster.orchestration.report.findings import Finding
 from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.timeline_check import compare_timeline
+from dstl_dagster.orchestration.watch.changelog import with_changelog
 from dstl_dagster.settings import CostBudget
 
 __all__ = [
@@ -121,7 +122,7 @@ def build_checkpoint_checks(
         # Without it Dagster's page cannot run checks of an asset that it does not materialize.
         can_subset=True,
         retry_policy=DEFAULT_RETRY_POLICY,
-    )(_with_changelog(changelog, results))
+    )(with_changelog(changelog, results))
 
 
 @dataclass(frozen=True)
@@ -173,24 +174,3 @@ class _Look:
         return partitions_finding(
             self.instance, self.assets, self.coordinator.timeline.seen(), changes, self.limits.partitions_def
         )
-
-
-def _with_changelog(
-    given: ChangelogStorageResource | None,
-    results: Callable[
-        [dg.AssetCheckExecutionContext, ChangelogStorageResource], Iterator[dg.AssetCheckResult]
-    ],
-) -> Callable[..., Iterator[dg.AssetCheckResult]]:
-    """The function that Dagster calls. A given resource is not bound by name: several jobs share the name."""
-
-    def with_given(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        assert given is not None
-        with given.process_config_and_initialize_cm() as resource:
-            yield from results(context, resource)
-
-    def with_injected(
-        context: dg.AssetCheckExecutionContext, changelog: ChangelogStorageResource
-    ) -> Iterator[dg.AssetCheckResult]:
-        yield from results(context, changelog)
-
-    return with_injected if given is None else with_given

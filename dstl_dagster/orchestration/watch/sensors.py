@@ -6,9 +6,8 @@ page. Does not own what is new (`tick`), when a run is requested (`committing`) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import dagster as dg
 
@@ -19,18 +18,15 @@ from dstl_dagster.format import counted
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id, run_of_owner
-from dstl_dagster.orchestration.report.agreement import findings_beside
-from dstl_dagster.orchestration.report.findings import age_allowed, evaluations, of_age
+from dstl_dagster.orchestration.report.agreement import evaluations_beside
 from dstl_dagster.orchestration.report.marks import mark_partitions, settle_marks
-from dstl_dagster.orchestration.report.reconcile import PartitionChanges, partition_changes
+from dstl_dagster.orchestration.report.reconcile import partition_changes
+from dstl_dagster.orchestration.watch.changelog import with_changelog
 from dstl_dagster.orchestration.watch.committing import Committing
 from dstl_dagster.orchestration.watch.tick import Limits, Tick, TimelineFollower
 from dstl_dagster.timeline import Opened
 
-__all__ = ["build_abort_sensors", "build_checkpoint_sensor", "with_changelog"]
-
-_TO_COME = PartitionChanges()
-"""The tick itself asks for what the partitions of checkpoints lack."""
+__all__ = ["build_abort_sensors", "build_checkpoint_sensor"]
 
 
 def build_checkpoint_sensor(
@@ -77,14 +73,14 @@ def build_checkpoint_sensor(
             assets,
             coordinator,
             tick_clock,
+            limits,
             partitions_def=partitions_def,
             states=states,
-            patience=limits.patience,
             repository=context.repository_def,
         )
         start = follower.start(context.cursor)
         settle_marks(context.instance, assets)
-        tick = follower.follow(start, limits)
+        tick = follower.follow(start)
         for mark in tick.report.marks:
             mark_partitions(context.instance, assets, mark)
         commit = Committing(context.instance, assets, coordinator, tick_clock, limits.patience)
@@ -94,12 +90,10 @@ def build_checkpoint_sensor(
         partitions = _partition_requests(context.instance, assets, coordinator, tick)
         checks: list[dg.AssetCheckEvaluation] = []
         if tick.at_end and tick.cursor.slot != start.slot:
-            view = coordinator.timeline.seen()
-            found = findings_beside(context.instance, assets, view, _TO_COME, partitions_def)
-            allowed = age_allowed(context.repository_def, assets)
-            # Unlike a run's, what a sensor reports may be old, and Dagster's own freshness does not see that.
-            found += [] if allowed is None else [of_age(view, tick_clock, allowed)]
-            checks = evaluations(context.instance, assets, found)
+            view, definitions = coordinator.timeline.seen(), context.repository_def
+            checks = evaluations_beside(
+                context.instance, assets, view, definitions, partitions_def, tick_clock
+            )
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else summary,
@@ -202,23 +196,6 @@ def _is_reported_durable(coordinator: CheckpointCoordinator, attempt: Attempt) -
     return coordinator.store.stat(attempt.names.report(attempt.attempt)) is not None
 
 
-def with_changelog(
-    given: ChangelogStorageResource | None,
-    evaluate: Callable[[Any, ChangelogStorageResource], Any],
-) -> Callable[..., Any]:
-    """The function that Dagster calls; it asks for the resource named `changelog` where none is given."""
-
-    def with_given(context: Any) -> Any:
-        assert given is not None
-        with given.process_config_and_initialize_cm() as resource:
-            return evaluate(context, resource)
-
-    def with_injected(context: Any, changelog: ChangelogStorageResource) -> Any:
-        return evaluate(context, changelog)
-
-    return with_injected if given is None else with_given
-
-
 def _partition_requests(
     instance: dg.DagsterInstance, assets: JobAssets, coordinator: CheckpointCoordinator, tick: Tick
 ) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
@@ -263,11 +240,8 @@ def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest], w
         parts.append(f"requested step 6 of checkpoint {requests[0].tags[TAG_CHECKPOINT]}")
     if waiting:
         parts.append(waiting)
-    if tick.waiting_for:
-        parts.append(
-            f"waiting for {tick.waiting_for}, which is alive, to report its checkpoint "
-            f"of {tick.waiting_since:%H:%M:%S} UTC"
-        )
+    if tick.waiting is not None:
+        parts.append(tick.waiting)
     elif not tick.at_end:
         parts.append("more in the next tick")
     return f"slot {tick.cursor.slot}: " + ("; ".join(parts) if parts else "nothing new")

@@ -27,16 +27,14 @@ from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT, JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns
-from dstl_dagster.orchestration.report.events import Reporter
+from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import (
     History,
-    Page,
     Report,
     show_newest,
     show_store,
     to_report,
 )
-from dstl_dagster.orchestration.report.shown import Shown
 from dstl_dagster.orchestration.timeline_check import compare_timeline
 from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
 from dstl_dagster.timeline import (
@@ -61,8 +59,8 @@ _BY_CURSOR = ', or set this cursor to `{"start_over": true}`'
 class Limits:
     """Where a tick stops; the next one continues there. `patience`: how long it waits for a run to report."""
 
-    checkpoints: int
-    seconds: float
+    checkpoints: int = 500
+    seconds: float = 30.0
     patience: timedelta = timedelta(hours=1)
 
 
@@ -76,8 +74,7 @@ class Tick:
         restorable_changed: the set of checkpoints that can be restored may have changed.
         reported, published: the checkpoints that it reports, and those whose files it does; oldest first.
         rolled_back_to: the checkpoints of the restores that it reports.
-        waiting_for: the owner whose run is alive and will report its checkpoint itself.
-        waiting_since: when there was something to report.
+        waiting: for whose run, which is alive and will report its checkpoint itself.
         at_end: every record was followed.
     """
 
@@ -87,8 +84,7 @@ class Tick:
     reported: list[int] = field(default_factory=list)
     published: list[int] = field(default_factory=list)
     rolled_back_to: list[int] = field(default_factory=list)
-    waiting_for: str | None = None
-    waiting_since: datetime | None = None
+    waiting: str | None = None
     at_end: bool = False
 
 
@@ -98,7 +94,6 @@ class TimelineFollower:
     Args:
         partitions_def: of the job's files; a checkpoint's idempotency key is its partition where it is one.
         states: the assets that write the job's state in these definitions, with their partitions.
-        patience: how long a run that is alive is waited for, from the record that it should report.
         repository: the definitions around the sensor.
     """
 
@@ -108,10 +103,10 @@ class TimelineFollower:
         assets: JobAssets,
         coordinator: CheckpointCoordinator,
         clock: Clock,
+        limits: Limits,
         *,
         partitions_def: dg.PartitionsDefinition[str] | None = None,
         states: Mapping[dg.AssetKey, dg.PartitionsDefinition[str] | None] | None = None,
-        patience: timedelta = Limits.patience,
         repository: dg.RepositoryDefinition | None = None,
     ) -> None:
         self._instance = instance
@@ -119,8 +114,7 @@ class TimelineFollower:
         self._coordinator = coordinator
         self._clock = clock
         self._page = Page(assets, instance, partitions_def, states or {})
-        self._shown = Shown(instance)
-        self._patience = patience
+        self._limits = limits
         self._repository = repository
         self._shows_other = False
         self._owners = OwnerRuns(instance)
@@ -154,9 +148,9 @@ class TimelineFollower:
             cursor = CheckpointCursor()  # the page was wiped
         return replace(cursor, timeline=timeline, shown=found.known)
 
-    def follow(self, start: CheckpointCursor, limits: Limits) -> Tick:
+    def follow(self, start: CheckpointCursor) -> Tick:
         """Everything that happened after `start`, up to the limits. Writes nothing."""
-        tick, view = Tick(start), None
+        tick, view, limits = Tick(start), None, self._limits
         known: dict[int, Completed] = {}
         deadline_seconds = self._clock.monotonic_seconds() + limits.seconds
         for record in self._coordinator.timeline.records(start.slot):
@@ -174,25 +168,25 @@ class TimelineFollower:
         if self._shows_other:
             tick.restorable_changed = True
             view = self._coordinator.timeline.tail()
-            history = History.of(self._coordinator, view)
-            tick.report = show_store(tick.report, history, self._page, self._shown, self._reporter(view))
+            tick.report = show_store(tick.report, self._history(view), self._page)
         elif view is not None:
             last = view.last_completed
             if last is not None and last.completed.slot <= tick.cursor.slot:  # a later one has its own turn
-                tick.report += self._newest(tick.report, view)
+                tick.report += show_newest(tick.report, self._history(view), self._page)
         return tick
 
     def _take(
         self, record: TimelineRecord, tick: Tick, view: TimelineView, known: dict[int, Completed]
     ) -> bool:
         """Add to the tick what follows from the record; False where the tick has to end before it."""
-        history = History.of(self._coordinator, view, known=known)
-        found = to_report(record, history, self._page, self._shown, self._reporter(view))
+        history = self._history(view, known)
+        found = to_report(record, history, self._page)
         if isinstance(record, Restored) and view.last_completed_id == record.checkpoint_id:
-            found += self._newest(tick.report + found, view, record)
+            found += show_newest(tick.report + found, history, self._page, record)
         owner = _owner_of(record, history)
         if found and owner is not None and self._is_awaited(owner, record.recorded_at):
-            tick.waiting_for, tick.waiting_since = owner, record.recorded_at
+            at = f"{record.recorded_at:%H:%M:%S} UTC"
+            tick.waiting = f"waiting for {owner}, which is alive, to report its checkpoint of {at}"
             return False
         tick.report += found
         match record:
@@ -208,22 +202,19 @@ class TimelineFollower:
         tick.restorable_changed |= isinstance(record, (Completed, Restored, Subsumed, Savepoint, Released))
         return True
 
-    def _newest(self, so_far: Report, view: TimelineView, restored: Restored | None = None) -> Report:
-        history, reporter = History.of(self._coordinator, view), self._reporter(view)
-        return show_newest(so_far, history, self._page, self._shown, reporter, restored)
-
-    def _reporter(self, view: TimelineView) -> Reporter:
-        return Reporter.of(
+    def _history(self, view: TimelineView, known: Mapping[int, Completed] | None = None) -> History:
+        return History.of(
             self._coordinator,
             view,
             _SENSOR,
+            known=known,
             partitions_def=next(iter(self._page.states.values()), None) or self._page.files,
             repository=self._repository,
         )
 
     def _is_awaited(self, owner: str, since: datetime) -> bool:
         """The run behind a record is alive, and there is still time for it to report."""
-        return self._owners.are_alive(owner) and self._clock.now() - since <= self._patience
+        return self._owners.are_alive(owner) and self._clock.now() - since <= self._limits.patience
 
     def _record_at(self, slot: int) -> TimelineRecord | None:
         return None if slot < 1 else next(self._coordinator.timeline.records(slot - 1), None)
