@@ -57,10 +57,6 @@ class OwnerRuns:
         """The owner is a run of this instance, and it or one of its re-executions has not ended."""
         return any(not run.is_finished for run in self._of(owner))
 
-    def have_succeeded(self, owner: str) -> bool:
-        """The owner is a run of this instance, and it or one of its re-executions did all its steps."""
-        return any(run.is_success for run in self._of(owner))
-
     def are_trying(self, owner: str) -> bool:
         """The owner is a step, and a try of it runs now: none that waits to be tried again."""
         return any(each.partial_attempt_start is not None for each in self._steps_of(owner))

@@ -8,6 +8,7 @@ Does not own what a step does (`steps`) or which errors are retried (`failures`)
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import dagster as dg
@@ -118,76 +119,26 @@ def build_checkpoint_ops(
         changelog: where the job lives; without it, the resource named `changelog`.
         update: the op that does steps 1 to 3, if it is known.
     """
-    reference_in = {"reference": dg.In(_BatchReference(prefix, update))}
-
-    def op(name: str, number: str, description: str | None, body: Body) -> dg.OpDefinition:
-        decorator = dg.op(
-            name=f"{prefix}{name}",
-            description=description,
-            ins=reference_in,
-            out=dg.Out(dict),
-            retry_policy=retry_policy,
-            tags={TAG_STEP: number},
-            pool=pool,
-        )
-
-        def step(
-            context: dg.OpExecutionContext, reference: Reference, changelog: ChangelogStorageResource
-        ) -> Reference:
-            _run([(number, body)], context, assets, reference, changelog)
-            return reference
-
-        return decorator(_of_reference(changelog, step))
-
-    last = dg.Out(dg.Nothing if ends else dict, is_required=False)
+    ops = _Ops(assets, prefix, retry_policy, pool, ends, changelog, update)
     return CheckpointOps(
-        persist=op("persist", "4", persist.__doc__, persist),
-        confirm=op("confirm", "5", confirm.__doc__, confirm),
-        compose_commit=op("compose_commit", "6", compose_commit.__doc__, _compose_commit),
-        cleanup=_build_last_op(
-            dg.op(
-                name=f"{prefix}cleanup",
-                description=clean_up.__doc__,
-                ins=reference_in,
-                out=last,
-                retry_policy=retry_policy,
-                tags={TAG_STEP: "7"},
-                pool=pool,
-            ),
-            [("7", _clean_up)],
-            assets,
-            ends=ends,
-            changelog=changelog,
-        ),
+        persist=ops.op("persist", "4", persist.__doc__, _ALL_STEPS[:1]),
+        confirm=ops.op("confirm", "5", confirm.__doc__, _ALL_STEPS[1:2]),
+        compose_commit=ops.op("compose_commit", "6", compose_commit.__doc__, _ALL_STEPS[2:3]),
+        cleanup=ops.op("cleanup", "7", clean_up.__doc__, _ALL_STEPS[3:], is_last=True),
     )
 
 
-def build_complete_op(
-    assets: Callable[[str], JobAssets] = JobAssets.of,
-    *,
-    prefix: str = "",
-    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
-    pool: str | None = None,
-    ends: bool = False,
-    changelog: ChangelogStorageResource | None = None,
-    update: dg.OpDefinition | None = None,
-) -> dg.OpDefinition:
+def build_complete_op(assets: Callable[[str], JobAssets] = JobAssets.of, **arguments: Any) -> dg.OpDefinition:
     """Steps 4 to 7 as one op, `complete`: arguments as of `build_checkpoint_ops`.
 
     Each step reads the truth from the store, so a retry runs all four again, and those that are done find
     that out: nothing that separate ops would keep is lost, but three processes.
     """
-    decorator = dg.op(
-        name=f"{prefix}complete",
-        description="Steps 4 to 7: record, confirm (the commit point), compose-commit, clean up. A retry "
-        "goes on where the timeline stands.",
-        ins={"reference": dg.In(_BatchReference(prefix, update))},
-        out=dg.Out(dg.Nothing if ends else dict, is_required=False),
-        retry_policy=retry_policy,
-        tags={TAG_STEP: "4-7"},
-        pool=pool,
+    about = (
+        "Steps 4 to 7: record, confirm (the commit point), compose-commit, clean up. A retry goes on where "
     )
-    return _build_last_op(decorator, _ALL_STEPS, assets, ends=ends, changelog=changelog)
+    about += "the timeline stands."
+    return _Ops(assets, **arguments).op("complete", "4-7", about, _ALL_STEPS, is_last=True)
 
 
 def build_steps(
@@ -195,51 +146,75 @@ def build_steps(
     assets: Callable[[str], JobAssets] = JobAssets.of,
     *,
     separate_steps: bool,
-    prefix: str = "",
-    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
-    pool: str | None = None,
-    ends: bool = False,
-    changelog: ChangelogStorageResource | None = None,
+    **arguments: Any,
 ) -> Callable[[Any], Any]:
-    """What stands inside a graph behind `update`, which returns a reference: `complete`, or the four ops."""
-    common: dict[str, Any] = {
-        "update": update,
-        "prefix": prefix,
-        "retry_policy": retry_policy,
-        "pool": pool,
-        "ends": ends,
-        "changelog": changelog,
-    }
+    """What stands inside a graph behind `update`, which returns a reference: `complete`, or the four ops.
+    Other arguments: as of `build_checkpoint_ops`.
+    """
     if separate_steps:
-        return build_checkpoint_ops(assets, **common).invoke_after
-    return build_complete_op(assets, **common).alias("complete")
+        return build_checkpoint_ops(assets, update=update, **arguments).invoke_after
+    return build_complete_op(assets, update=update, **arguments).alias("complete")
 
 
-def _build_last_op(
-    decorator: Callable[[Callable[..., Any]], dg.OpDefinition],
-    steps: Sequence[tuple[str, Body]],
-    assets: Callable[[str], JobAssets],
-    *,
-    ends: bool,
-    changelog: ChangelogStorageResource | None,
-) -> dg.OpDefinition:
-    """The last op of a graph-backed asset: its output is the materialization."""
+@dataclass(frozen=True)
+class _Ops:
+    """How the ops behind a user's own are made: as of `build_checkpoint_ops`."""
 
-    def last(
-        context: dg.OpExecutionContext, reference: Reference, changelog: ChangelogStorageResource
-    ) -> Iterator[dg.Output[Any]]:
-        attempt = _run(steps, context, assets, reference, changelog)
-        shown, value = assets_in(context, assets(attempt.job)), None if ends else reference
-        if observe_if_unchanged(context, shown, attempt.checkpoint_id):
-            return
-        if not context.has_assets_def:
-            yield dg.Output(value)
-            return
-        made = output_of_state(_begin(reference, changelog)[1], attempt, step="4-7")
-        context.set_data_version(shown.state_key, made.version)
-        yield dg.Output(value, metadata=made.metadata, tags=made.tags)
+    assets: Callable[[str], JobAssets]
+    prefix: str = ""
+    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY
+    pool: str | None = None
+    ends: bool = False
+    changelog: ChangelogStorageResource | None = None
+    update: dg.OpDefinition | None = None
 
-    return decorator(_of_reference(changelog, last))
+    @cached_property
+    def _reference(self) -> _BatchReference:
+        """One for all: Dagster takes no two types of a name."""
+        return _BatchReference(self.prefix, self.update)
+
+    def op(
+        self,
+        name: str,
+        number: str,
+        description: str | None,
+        steps: Sequence[tuple[str, Body]],
+        *,
+        is_last: bool = False,
+    ) -> dg.OpDefinition:
+        """Of these steps. `is_last`: the output is the materialization of a graph-backed asset."""
+        ends = is_last and self.ends
+        decorator = dg.op(
+            name=f"{self.prefix}{name}",
+            description=description,
+            ins={"reference": dg.In(self._reference)},
+            out=dg.Out(dg.Nothing if ends else dict, is_required=not is_last),
+            retry_policy=self.retry_policy,
+            tags={TAG_STEP: number},
+            pool=self.pool,
+        )
+
+        def step(
+            context: dg.OpExecutionContext, reference: Reference, changelog: ChangelogStorageResource
+        ) -> Reference:
+            _run(steps, context, self.assets, reference, changelog)
+            return reference
+
+        def last(
+            context: dg.OpExecutionContext, reference: Reference, changelog: ChangelogStorageResource
+        ) -> Iterator[dg.Output[Any]]:
+            attempt = _run(steps, context, self.assets, reference, changelog)
+            shown, value = assets_in(context, self.assets(attempt.job)), None if ends else reference
+            if observe_if_unchanged(context, shown, attempt.checkpoint_id):
+                return
+            if not context.has_assets_def:
+                yield dg.Output(value)
+                return
+            made = output_of_state(_begin(reference, changelog)[1], attempt, step="4-7")
+            context.set_data_version(shown.state_key, made.version)
+            yield dg.Output(value, metadata=made.metadata, tags=made.tags)
+
+        return decorator(_of_reference(self.changelog, last if is_last else step))
 
 
 def _of_reference(

@@ -28,7 +28,7 @@ from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.partitions import partition_of
-from dstl_dagster.orchestration.program import assets_in, code_location
+from dstl_dagster.orchestration.program import assets_in, code_location, definition_of
 from dstl_dagster.orchestration.report.agreement import evaluations_beside
 from dstl_dagster.orchestration.report.marks import leave_as_it_was, mark_partitions, settle_marks
 from dstl_dagster.orchestration.report.page import Page
@@ -84,7 +84,7 @@ class Step:
             self.coordinator.timeline.seen(),
             "run",
             *read,
-            partitions_def=_partitions_def(self.context),
+            partitions_def=definition_of(self.context),
             repository=code_location(self.context),
         )
 
@@ -96,7 +96,7 @@ class Step:
             shows_state: events show the state of the run's asset, and not its output.
         """
         context, key = self.context, self.assets.state_key
-        definition = _partitions_def(context)
+        definition = definition_of(context)
         has_state = shows_state and context.has_assets_def and key in context.assets_def.keys
         return Page(
             self.assets,
@@ -275,10 +275,6 @@ def _catch_up(step: Step, entry: CheckpointEntry) -> None:
     instance.add_dynamic_partitions(assets.partitions_name, [assets.partition_key(entry.checkpoint_id)])
     _write(step, lacking)
     step.context.log.info(f"reported checkpoint {entry.checkpoint_id}, whose owner {owner} did not")
-
-
-def _partitions_def(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[str] | None:
-    return context.assets_def.partitions_def if context.has_assets_def else context.job_def.partitions_def
 
 
 def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | None = None) -> None:

@@ -125,36 +125,23 @@ def build_abort_sensors(
     complete it. Without these sensors the attempt stays open until the job's next run fences it.
     """
     assets = JobAssets.of(job)
-    kinds = ((dg.DagsterRunStatus.CANCELED, "canceled"), (dg.DagsterRunStatus.FAILURE, "failed"))
-    return [
-        _abort_sensor(assets, status, word, changelog, minimum_interval_seconds, default_status)
-        for status, word in kinds
-    ]
 
+    def sensor(status: dg.DagsterRunStatus, word: str) -> dg.SensorDefinition:
+        def abort(context: dg.RunStatusSensorContext, resource: ChangelogStorageResource) -> dg.SkipReason:
+            coordinator, owners = resource.coordinator(assets.job), OwnerRuns(context.instance)
+            outcome = _abort_open_attempt(coordinator, owners, context.dagster_run, word)
+            context.log.info(outcome)
+            return dg.SkipReason(outcome)
 
-def _abort_sensor(
-    assets: JobAssets,
-    status: dg.DagsterRunStatus,
-    word: str,
-    changelog: ChangelogStorageResource | None,
-    minimum_interval_seconds: int,
-    default_status: dg.DefaultSensorStatus,
-) -> dg.SensorDefinition:
-    def abort(context: dg.RunStatusSensorContext, resource: ChangelogStorageResource) -> dg.SkipReason:
-        run = context.dagster_run
-        outcome = _abort_open_attempt(
-            resource.coordinator(assets.job), OwnerRuns(context.instance), run, word
-        )
-        context.log.info(outcome)
-        return dg.SkipReason(outcome)
+        return dg.run_status_sensor(
+            run_status=status,
+            name=f"{assets.group_name}_abort_{word}",
+            minimum_interval_seconds=minimum_interval_seconds,
+            default_status=default_status,
+            description=f"Aborts an attempt of job {assets.job} that a {word} run left open.",
+        )(with_changelog(changelog, abort))
 
-    return dg.run_status_sensor(
-        run_status=status,
-        name=f"{assets.group_name}_abort_{word}",
-        minimum_interval_seconds=minimum_interval_seconds,
-        default_status=default_status,
-        description=f"Aborts an attempt of job {assets.job} that a {word} run left open.",
-    )(with_changelog(changelog, abort))
+    return [sensor(dg.DagsterRunStatus.CANCELED, "canceled"), sensor(dg.DagsterRunStatus.FAILURE, "failed")]
 
 
 def _abort_open_attempt(
