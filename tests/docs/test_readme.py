@@ -178,3 +178,13 @@ def test_links_lead_somewhere():
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_named_paths_exist():
+    """Tests, benchmarks, examples and CI's commands, wherever a page names them."""
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        if page.name == "peers-tests.md":
+            continue  # it names theirs
+        text = page.read_text(encoding="utf-8")
+        for path in re.findall(r"(?<![\w/.])(?:tests|benchmarks|examples|\.ci)/[\w./-]*\w", text):
+            assert (ROOT / path).exists(), f"{page.name} names {path}"
