@@ -315,6 +315,21 @@ def _of_decorator(work: Work, changelog: dstl.ChangelogStorageResource) -> dg.As
     )(rows)
 
 
+def _of_function(work: Work, changelog: dstl.ChangelogStorageResource) -> dg.AssetsDefinition:
+    def rows() -> pa.Table:
+        return work.rows
+
+    return dstl.checkpointed_asset(
+        dstl.JobAssets(work.job, state=work.name),
+        keys=KEYS,
+        operator=work.operator,
+        partitions_def=work.definition,
+        source=work.source,
+        changelog=changelog,
+        retry_policy=dg.RetryPolicy(max_retries=0),
+    )(rows)
+
+
 def _source_in_order(work: Work) -> str | None:
     """Time partitions go in order where the program names their source, else in any."""
     return work.source if isinstance(work.definition, dg.TimeWindowPartitionsDefinition) else None
@@ -349,6 +364,7 @@ def _of_op(work: Work, changelog: dstl.ChangelogStorageResource) -> dg.JobDefini
 _ASSETS: Mapping[str, Callable[..., dg.AssetsDefinition]] = {
     "io manager": _of_io_manager,
     "asset": _of_decorator,
+    "function": _of_function,
     "plain asset": _of_plain_asset,
 }
 _LOADED = (*_ASSETS, "op")

@@ -47,7 +47,9 @@ DEFINITIONS: dict[str, Callable[[], dg.PartitionsDefinition[str] | None]] = {
     "static": lambda: dg.StaticPartitionsDefinition(["3", "2", "1"]),
     "none": lambda: None,
 }
-WAYS = ("io manager", "asset", "op", "plain asset", "driver", "sink")
+WAYS = ("io manager", "asset", "function", "op", "plain asset", "driver", "sink")
+DECLARED = ("io manager", "function")
+"""Those that say what they write."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,13 @@ class Program:
     def is_in_order(self) -> bool:
         """Whether its partitions of time follow one another."""
         chosen = self.source is not None and self.way in ("op", "plain asset")
-        return self.way in ("io manager", "asset") or chosen
+        return self.way in ("io manager", "asset", "function") or chosen
 
     @property
     def writer(self) -> str:
         """Who it is, in the words of `Source.by`."""
         match self.way:
-            case "asset":
+            case "asset" | "function":
                 return f"asset:{self.job}/{self.name}"
             case "op":
                 return f"op:{self.name}"
@@ -250,7 +252,7 @@ class World:
         left = {each for each, rows in of.items() if any(row["asset"] == program.mark for row in rows)}
         if program.operator not in of:
             self.wrong.append(f"{program}: its operator has no state")
-        elif program.way == "io manager" and left - {program.operator}:
+        elif program.way in DECLARED and left - {program.operator}:
             self.wrong.append(f"{program}: it began anew beside the rows of {left}")
         elif key is not None and program.partitions == "static":
             try:
