@@ -37,7 +37,7 @@ class Shop:
     def __init__(self, uri: str, instance: dg.DagsterInstance) -> None:
         self.uri = uri
         self.changelog = dstl.ChangelogStorageResource(uri=uri)
-        self._instance = instance
+        self.instance = instance
 
     def kept(self, name: str, job: str, operator: str, **more: Any) -> dg.AssetsDefinition:
         """An asset that returns its rows."""
@@ -81,7 +81,7 @@ class Shop:
         keys = None if selected is None else [dg.AssetKey(each.split("/")) for each in selected]
         return _said(
             job.execute_in_process(
-                instance=self._instance, asset_selection=keys, raise_on_error=False, **more
+                instance=self.instance, asset_selection=keys, raise_on_error=False, **more
             )
         )
 
@@ -449,7 +449,9 @@ def test_a_drop_says_that_keys_without_a_source_stay_applied(shop: Shop) -> None
 
 
 def test_an_op_that_leaves_an_operator_idle_is_named(shop: Shop) -> None:
-    """It writes as it goes, so a new operator beside an idle one may be meant."""
+    """On the materialization and in the log. It writes as it goes, so a new operator beside an idle one may be
+    meant.
+    """
     assert (
         shop.run([shop.plain("orders", "orders", "totals", partitions_def=DAYS)], partition_key="2024-01-01")
         == ""
@@ -460,6 +462,11 @@ def test_an_op_that_leaves_an_operator_idle_is_named(shop: Shop) -> None:
     assert latest is not None
     (noted,) = latest.manifest.begun_beside_idle
     assert "wrote the first rows of sums, and none of totals" in noted
+    shown = shop.instance.fetch_materializations(dg.AssetKey(["orders", "checkpoints"]), limit=1).records
+    assert shown[0].asset_materialization is not None
+    assert shown[0].asset_materialization.metadata["look at"].value == noted
+    (run,) = shop.instance.get_runs(limit=1)
+    assert any(noted in each.user_message for each in shop.instance.all_logs(run.run_id))
 
 
 def test_a_block_that_no_later_step_completes_completes_itself(shop: Shop) -> None:
