@@ -176,7 +176,7 @@ def _standing(
 
 def _advice(window: TimeWindow, at: datetime | None, wanted: TimeWindow | None) -> str:
     if at is not None and window.end <= at:
-        return "What it covers is in the state already"
+        return "What it covers is in the state already, or was left out"
     if wanted is None and at is not None:
         return "Go on with the former partitions up to where one of these begins, or restore to there"
     return "A backfill runs partitions in order: start one at the next partition"

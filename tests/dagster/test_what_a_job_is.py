@@ -80,9 +80,7 @@ class Shop:
         job = defs.resolve_implicit_global_asset_job_def()
         keys = None if selected is None else [dg.AssetKey(each.split("/")) for each in selected]
         return _said(
-            job.execute_in_process(
-                instance=self.instance, asset_selection=keys, raise_on_error=False, **more
-            )
+            job.execute_in_process(instance=self.instance, asset_selection=keys, raise_on_error=False, **more)
         )
 
     def rows(self, job: str) -> dict[str, list[str]]:
@@ -449,9 +447,7 @@ def test_a_drop_says_that_keys_without_a_source_stay_applied(shop: Shop) -> None
 
 
 def test_an_op_that_leaves_an_operator_idle_is_named(shop: Shop) -> None:
-    """On the materialization and in the log. It writes as it goes, so a new operator beside an idle one may be
-    meant.
-    """
+    """On the materialization and in the log: it writes as it goes, so a new operator may be meant."""
     assert (
         shop.run([shop.plain("orders", "orders", "totals", partitions_def=DAYS)], partition_key="2024-01-01")
         == ""

@@ -116,6 +116,7 @@ class World:
     Attributes:
         apart: each program has a code location of its own.
         quiet: days, and keys, of which a run is given no row.
+        left_out: days that were no partition's when a program went on.
         given: by job and mark, the days of green runs; of partitions without time the key.
         follower: how an operator of a job is followed.
     """
@@ -129,6 +130,7 @@ class World:
     last: dict[str, Last] = field(default_factory=dict)
     follower: Callable[["World", str, str], "Followed"] = field(default_factory=lambda: Follower)
     followers: dict[tuple[str, str], "Followed"] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
     numbers: Iterator[int] = field(default_factory=itertools.count)
     wrong: list[str] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
@@ -239,9 +241,10 @@ class World:
                 self.wrong.append(f"{program}: the value of {row['day']} is {value!r}")
         definition = program.definition
         if isinstance(definition, dg.TimeWindowPartitionsDefinition) and program.is_in_order:
+            self.left_out |= {each for each in _days() if _left_out(definition, each)}
             there = sorted(day for day in days if day[0].isdigit())
             for day in _between(there[0], there[-1]) if there else ():
-                if day not in there and day not in self.quiet and not _left_out(definition, day):
+                if day not in there and day not in self.quiet | self.left_out:
                     self.wrong.append(f"{program}: day {day} was passed over")
 
     def _look_at(self, program: Program, key: str | None) -> None:
@@ -321,6 +324,10 @@ class World:
         """The marks and days that the job has."""
         rows = [row for each in self.operators(job) for row in self.rows(job, each)]
         return {(row["asset"], row["day"]) for row in rows}
+
+    def has_rows_of(self, program: Program) -> bool:
+        """Whether a run of it, also one that died, has rows in its job."""
+        return any(mark == program.mark for mark, _ in self._days_in(program.job))
 
     def drop(self, job: str, rng: random.Random) -> None:
         self.dropped.append(self._days_in(job))
@@ -524,6 +531,10 @@ def days_of(program: Program, key: str | None, number: int) -> set[str]:
     return {str(first + timedelta(days=n)) for n in range((last - first).days + 1)}
 
 
+def _days() -> list[str]:
+    return [str((START + timedelta(days=n)).date()) for n in range(60)]
+
+
 def _between(first: str, last: str) -> Iterator[str]:
     at, end = date.fromisoformat(first), date.fromisoformat(last)
     while at <= end:
@@ -574,7 +585,7 @@ def world_of(
 
 def drawn_quiet(rng: random.Random) -> frozenset[str]:
     """Some days and keys; the first ones more often."""
-    days = [str((START + timedelta(days=n)).date()) for n in range(60)]
+    days = _days()
     often = {days[0], "3"}
     return frozenset(
         each for each in [*days, "3", "2", "1"] if rng.random() < (0.3 if each in often else 0.1)
@@ -598,7 +609,10 @@ def twin(rng: random.Random, program: Program) -> Program:
     """A second one that is much the same, as a copy of its code is."""
     name = "totals" if program.name == "orders" else "orders"
     source = rng.choice([program.source, program.source, "feed"])
-    return replace(program, name=name, mark=name, source=source)
+    made = replace(program, name=name, mark=name, source=source)
+    if made.way == "sink":  # two of one operator are one
+        made = replace(made, operator="counts" if made.operator == "totals" else "totals")
+    return made
 
 
 def changed(rng: random.Random, program: Program, what: str) -> Program:

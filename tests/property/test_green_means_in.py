@@ -151,7 +151,7 @@ class Case:
     def _next(self, which: int, **more: object) -> None:
         now, key = self.world.programs[which], self._key(which)
         ran = self.world.run(now, key, **more)  # type: ignore[arg-type]
-        new = not self.world.given.get((now.job, now.mark))
+        new = not self.world.has_rows_of(now)
         if START_OVER in ran.sentence and f"drop {now.job}" in self.world.history:
             ran = self.world.run(now, key, anew=True)  # it was dropped on purpose
         if not ran.green and new and "is new to job" in ran.sentence and now.way != "driver":
