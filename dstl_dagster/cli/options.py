@@ -20,7 +20,7 @@ from dstl_dagster.cli.output import set_quiet
 from dstl_dagster.cli.working import open_working
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import JobOptions, parse_lines
-from dstl_dagster.timeline import AsOf, missing_job, refuse_lost_records
+from dstl_dagster.timeline import AsOf, missing_job
 
 __all__ = [
     "AT",
@@ -127,10 +127,9 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         coordinator = CheckpointCoordinator(
             job, open_working(uri, job_options.files), job_options, owner=f"dstl-command:{user_name()}"
         )
-        if not coordinator.timeline.tail().slot:
+        # An audit lists what records that are missing do not explain.
+        if not coordinator.timeline.tail(even_lost=command.__name__ == "audit_command").slot:
             raise missing_job(coordinator.store, job)
-        if command.__name__ != "audit_command":  # which lists them
-            refuse_lost_records(coordinator.store, coordinator.timeline)
         return command(coordinator=coordinator, **others)
 
     return with_coordinator

@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt, attempt_id
     from dstl_dagster.timeline.documents import write_once
     from dstl_dagster.timeline.grace import GraceClock
+    from dstl_dagster.timeline.lost import unexplained
     from dstl_dagster.timeline.missing import (
         gone_checkpoint,
         job_names,
         missing_job,
         missing_object,
-        refuse_lost_records,
         refuse_renamed,
-        unexplained,
     )
     from dstl_dagster.timeline.record_codec import record_to_plain
     from dstl_dagster.timeline.records import (
@@ -87,7 +86,6 @@ __all__ = [
     "missing_job",
     "missing_object",
     "record_to_plain",
-    "refuse_lost_records",
     "refuse_renamed",
     "unexplained",
     "write_once",
@@ -123,14 +121,13 @@ __getattr__, __dir__ = lazy_face(
         ],
         "timeline": ["DROP_WAIT_SECONDS", "Timeline"],
         "view": ["CheckpointEntry", "Ending", "Fate", "Retraction", "TimelineView"],
+        "lost": ["unexplained"],
         "missing": [
             "gone_checkpoint",
             "job_names",
             "missing_job",
             "missing_object",
-            "refuse_lost_records",
             "refuse_renamed",
-            "unexplained",
         ],
     },
 )

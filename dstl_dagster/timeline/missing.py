@@ -1,35 +1,28 @@
-"""What is not there, and why, in words: a job, a checkpoint, an object, the last records.
+"""What is not there, and why, in words: a job, a checkpoint, an object.
 
-Owns the errors, the walk over the jobs' folders that names the nearest ones, and the question which objects
-no record explains. Does not own noticing (`keyed`, `checkpoint`). Reads the timeline, which nothing did until
+Owns the errors, and the walk over the jobs' folders that names the nearest ones. Does not own noticing
+(`keyed`, `checkpoint`), or records that are missing (`lost`). Reads the timeline, which nothing did until
 something was missing.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
-from dstl_dagster.concurrency import gather
-from dstl_dagster.errors import DstlError, ErrorKind, FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.errors import DstlError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import JOBS_PREFIX, JobNames, nearest, validated_job
 from dstl_dagster.storage import ObjectStore, ShortListingStore
-from dstl_dagster.timeline.attempt import is_attempt_of
 from dstl_dagster.timeline.records import TimelineRecord
 from dstl_dagster.timeline.timeline import Timeline
-from dstl_dagster.timeline.view import TimelineView
 
 __all__ = [
     "gone_checkpoint",
     "job_names",
     "missing_job",
     "missing_object",
-    "refuse_lost_records",
     "refuse_renamed",
-    "unexplained",
 ]
 
 _AFTER_SLASH = "0"
@@ -44,7 +37,10 @@ def job_names(store: ObjectStore) -> list[str]:
 def missing_job(store: ObjectStore, job: str) -> NotFoundError:
     """The error (kind `no_checkpoint`) for a job without a record, with the nearest names in the store."""
     if _first_name(store, JobNames(job).root) is not None:
-        said = "has objects, but no record: a drop was interrupted, which `dstl jobs drop` finishes"
+        said = (
+            "has objects, but no record: a drop was interrupted, which `dstl jobs drop` finishes, or its "
+            "records are lost, which only a backup has"
+        )
         return NotFoundError(f"job {job!r} in {store.uri} {said}", kind=ErrorKind.NO_CHECKPOINT)
     known = nearest(job, job_names(store))
     return NotFoundError(
@@ -112,53 +108,6 @@ def refuse_renamed(store: ObjectStore, job: str, manifest: str) -> None:
         f"what it holds names its objects as they were. Rename it back: {move} {here} {there}",
         kind=ErrorKind.STATE_MISSING,
     )
-
-
-def refuse_lost_records(store: ObjectStore, timeline: Timeline) -> None:
-    """Refuse a timeline that has lost its last records, as after half a restored backup. One listing.
-
-    An attempt is on the timeline before it writes anything. So a manifest of a later checkpoint than any that
-    completed is of the open attempt, or of one that has ended.
-
-    Raises: FormatError (kind `history_hole`).
-    """
-    names, view = timeline.names, timeline.seen()
-    later = store.list(names.manifests_prefix, start_offset=names.manifests_of(view.highest_id + 1))
-    found = [(stat.name, names.attempt_of_manifest(stat.name)) for stat in later]
-    # What was seen may be older than the listing: the record may have come meanwhile.
-    unknown = unexplained(found, view) and unexplained(found, timeline.tail())
-    if not unknown:
-        return
-    where = store.uri_of(names.timeline_prefix.rstrip("/"))
-    raise FormatError(
-        f"the last records of job {timeline.job!r} are missing: {unknown[0]} is of an attempt that the "
-        f"timeline does not know. Put back all of {where} from a backup; if the records are lost, delete "
-        "what `dstl checkpoints audit` lists, and the job goes on from where they end",
-        kind=ErrorKind.HISTORY_HOLE,
-    )
-
-
-def unexplained(
-    found: Iterable[tuple[str, uuid.UUID | None]], view: TimelineView, threads: int = 1
-) -> list[str]:
-    """The objects, each with its attempt, whose attempt was on the timeline and is not. May read the archive.
-
-    What a process writes that outlived an earlier job of this name is explained: its attempt says so.
-
-    `view`: read after the objects were found, as an attempt is on the timeline before it writes.
-    """
-    known = {entry.completed.attempt for entry in view.checkpoints.values()}
-    if view.open_attempt is not None:
-        known.add(view.open_attempt.attempt)
-    asked = [
-        (name, attempt)
-        for name, attempt in found
-        if attempt is not None
-        and attempt not in known
-        and (not view.timeline_id or is_attempt_of(attempt, view.timeline_id))
-    ]
-    fates = gather([partial(view.fate, attempt) for _, attempt in asked], threads, "dstl-timeline")
-    return [name for (name, _), fate in zip(asked, fates, strict=True) if fate is None]
 
 
 def _place(store: ObjectStore, name: str) -> str:

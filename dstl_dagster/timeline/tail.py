@@ -27,14 +27,15 @@ from itertools import islice
 from typing import cast
 
 from dstl_dagster.concurrency import both, gather
-from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
+from dstl_dagster.errors import DstlError, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.storage import ANY, ObjectStat, ObjectStore, ShortListingStore
+from dstl_dagster.timeline.lost import hole, lost
 from dstl_dagster.timeline.record_codec import copy_of_record, decode_record
 from dstl_dagster.timeline.records import Snapshot, TimelineRecord, timeline_id_of
 
-__all__ = ["Beginning", "TailReader", "hole"]
+__all__ = ["Beginning", "TailReader"]
 
 log = logging.getLogger(__name__)
 
@@ -233,16 +234,10 @@ class TailReader:
         return self._store.stat(self.names.slot(slot)) is not None
 
     def _refuse_lost(self, last: int, hinted: int) -> None:
-        if last >= hinted or self._exists(hinted):
-            return
-        hint = self._store.uri_of(self.names.hint)
-        where = self._store.uri_of(self.names.timeline_prefix.rstrip("/"))
-        raise FormatError(
-            f"the last records of job {self.names.job!r} are missing: slot {last} is the last one, but "
-            f"{hint} names slot {hinted}. Put back all of {where} from a backup; if the records are lost, "
-            "delete the hint, and the job goes on from where they end",
-            kind=ErrorKind.HISTORY_HOLE,
-        )
+        if last < hinted and not self._exists(hinted):
+            hint = self._store.uri_of(self.names.hint)
+            because = f"slot {last} is the last one, but {hint} names slot {hinted}"
+            raise lost(self._store, self.names, because, "the hint")
 
     def _refuse_holes(self, start: int, listed: Iterable[int]) -> None:
         expected = start + 1
@@ -293,21 +288,6 @@ class TailReader:
         if found is None:
             raise FormatError(f"foreign object {name} on the timeline of {self.names.job!r}: move it away")
         return found
-
-
-def hole(job: str, missing: int, later: int) -> FormatError:
-    """The error for a slot that is missing while a later one exists: stop rather than fork history."""
-    if missing == 1:
-        return FormatError(
-            f"the first record of job {job!r} is missing, but slot {later} exists: the job is being dropped, "
-            "or a drop was interrupted, which `dstl jobs drop` finishes; else restore it from a backup",
-            kind=ErrorKind.HISTORY_HOLE,
-        )
-    return FormatError(
-        f"slot {missing} of job {job!r} is missing, but slot {later} exists: a record was deleted. "
-        "Restore it from a backup; the job cannot safely continue without it",
-        kind=ErrorKind.HISTORY_HOLE,
-    )
 
 
 def _copy(stat: ObjectStat, slot: int) -> TimelineRecord | None:

@@ -25,7 +25,7 @@ import dataclasses
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -44,11 +44,12 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ABSENT, ANY, ObjectStore
+from dstl_dagster.storage import ABSENT, ANY, ObjectStat, ObjectStore
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.attempt import Attempt
 from dstl_dagster.timeline.documents import in_doubt
 from dstl_dagster.timeline.grace import GraceClock
+from dstl_dagster.timeline.lost import hole, lost, unexplained_manifests
 from dstl_dagster.timeline.record_codec import copy_in_metadata, encode_record
 from dstl_dagster.timeline.records import (
     Committed,
@@ -60,7 +61,7 @@ from dstl_dagster.timeline.records import (
 )
 from dstl_dagster.timeline.replay import next_view
 from dstl_dagster.timeline.snapshot import KnownEntries, view_to_plain
-from dstl_dagster.timeline.tail import Beginning, TailReader, hole
+from dstl_dagster.timeline.tail import Beginning, TailReader
 from dstl_dagster.timeline.view import TimelineView
 
 __all__ = ["DROP_WAIT_SECONDS", "Timeline"]
@@ -162,28 +163,49 @@ class Timeline:
             yield record
         self._refuse_hole(slot + 1)
 
-    def tail(self) -> TimelineView:
+    def tail(self, *, even_lost: bool = False) -> TimelineView:
         """What all records up to now add up to. Reads only what is new since the last call.
 
-        The first call starts at the newest snapshot, so its cost does not grow with the job's age.
+        The first call starts at the newest snapshot, so its cost does not grow with the job's age. Beside it
+        the manifests are listed, unless an attempt said where to start: if records are missing at the end,
+        they show it. `even_lost`: for a caller that looks for such objects itself.
 
         Raises: NotFoundError (kind `job_gone`: another call has read a timeline that is not there any more),
-        FormatError, UnavailableError.
+        FormatError (kind `history_hole`: records are missing), UnavailableError.
         """
         with self._lock:
-            view = self._view
-            if view is None:
-                # Holes are checked for once, on the first read: from then on this object knows what existed.
-                found = self._tail_reader.records(self._begin)
-                known = self.names.timeline if found else ""  # an attempt may have named one that is gone
-                view = TimelineView(timeline_id=known, archive=self._archive)
+            if self._view is None:
+                compared = self._begin is None and not even_lost
+                self._view = self._first_look(self._manifests if compared else list)
             else:
-                behind = self._walked(view.slot)
-                found = self._while_it_is_there(lambda: [*behind])
-            for record in found:
-                view = next_view(view, record, self._known)
-            self._view = view
-            return view
+                behind = self._walked(self._view.slot)
+                self._view = self._folded(self._view, self._while_it_is_there(lambda: [*behind]))
+            return self._view
+
+    def _first_look(self, manifests: Callable[[], list[ObjectStat]]) -> TimelineView:
+        # Holes are checked for once, on the first read: from then on this object knows what existed.
+        records = partial(self._tail_reader.records, self._begin)
+        found, there = both(records, manifests, self._threads)
+        known = self.names.timeline if found else ""  # an attempt may have named one that is gone
+        view = self._folded(TimelineView(timeline_id=known, archive=self._archive), found)
+        if unexplained_manifests(self.names, there, view, self._threads):
+            # By now other records may be there, or others' manifests gone.
+            there = manifests()
+            view = self._folded(view, self._walked(view.slot))
+            names = unexplained_manifests(self.names, there, view, self._threads)
+            if names:
+                because = f"{names[0]} is of an attempt that the timeline does not know"
+                to_go_on = "what `dstl checkpoints audit` lists" if view.slot else "all by `dstl jobs drop`"
+                raise lost(self._store, self.names, because, to_go_on)
+        return view
+
+    def _manifests(self) -> list[ObjectStat]:
+        return [*self._store.list(self.names.manifests_prefix)]
+
+    def _folded(self, view: TimelineView, records: Iterable[TimelineRecord]) -> TimelineView:
+        for record in records:
+            view = next_view(view, record, self._known)
+        return view
 
     def seen(self) -> TimelineView:
         """The view after this object's last read or append, without a request. Reads if it never has.

@@ -115,7 +115,7 @@ def audit(job: Job) -> Audit:
     """See `CheckpointCoordinator.audit`."""
     garbage: CleanUp | None = None
     attempts = _first_of_each_attempt(job.store, job.names)
-    view = job.timeline.tail()
+    view = job.timeline.tail(even_lost=True)
     if not view.slot:
         raise missing_job(job.store, job.name)
     for entry in view.kept[:1]:

@@ -7,7 +7,6 @@ from datetime import timedelta
 import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.errors import FormatError
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore
 from tests.unit.checkpoint.counting import Counted, Past
@@ -165,28 +164,6 @@ def test_dead_and_open_attempts_are_explained(job):
         coordinator.abort(dead)
     job.changes(coordinator.trigger())
     assert job.coordinator().audit().unexplained == ()
-
-
-@pytest.mark.parametrize("folder", [False, True], ids=["bucket", "folder"])
-def test_a_hint_ahead_of_all_records(job_on, tmp_path, folder):
-    """Readers, audit and trigger refuse to go on at the older job, and say what is missing; deleting the hint
-    is the word of a person who knows that the records are lost.
-    """
-    job = job_on(LocalObjectStore(tmp_path, durable=False) if folder else MemoryObjectStore())
-    coordinator = job.coordinator(snapshot_interval=8)
-    for position in range(6):
-        job.checkpoint(coordinator, position)
-    for name in job.names("dstl/orders/timeline/")[5:]:
-        job.store.delete(name, precondition=ANY)
-    fresh = job.coordinator()
-    for step in (fresh.latest, fresh.audit, fresh.trigger, fresh.list):
-        with pytest.raises(
-            FormatError, match="the last records of job 'orders' are missing: slot 5"
-        ) as caught:
-            step()
-        assert caught.value.kind == "history_hole"
-    job.store.delete("dstl/orders/hint", precondition=ANY)
-    assert job.coordinator().latest().checkpoint_id == 2
 
 
 @pytest.mark.parametrize("saved", [False, True])
