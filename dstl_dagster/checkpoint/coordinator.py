@@ -316,8 +316,11 @@ class CheckpointCoordinator(CheckpointReader):
 
     def restore(
         self, checkpoint_id: int, *, request_id: uuid.UUID | None = None, expected_last: int | None = None
-    ) -> Checkpoint:
+    ) -> Checkpoint | None:
         """Resume from an earlier checkpoint: its state, its positions. Later checkpoints are abandoned.
+
+        From 0, before the first, the job begins anew. Until a checkpoint completes, readers see the state as
+        it was; savepoints can be read and exported as long as they are not released. Returns `None` then.
 
         First reads all state of the checkpoint, and decides nothing if it is damaged. Ends the open attempt,
         whoever owns it. Files that abandoned checkpoints published are retracted, each only if it is still

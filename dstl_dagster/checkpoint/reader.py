@@ -107,7 +107,8 @@ class CheckpointReader:
         return self._job.checkpoint(self.timeline.tail(), checkpoint_id)
 
     def at(self, at: AtLike = None) -> Checkpoint:
-        """The checkpoint that a caller names, by default the last one.
+        """The checkpoint that a caller names, by default the last one; of a job that begins anew, and has no
+        new one yet, the one that it went back from.
 
         Args:
             at: its id, a number; a partition, or any idempotency key, that it holds; a savepoint's name; or a

@@ -28,7 +28,7 @@ class RestorePlan:
     """What a restore would undo, keep and read, as of one look at the timeline. Nothing was changed.
 
     Attributes:
-        checkpoint_id: the checkpoint to resume from.
+        checkpoint_id: the checkpoint to resume from; 0: the job begins anew.
         last: the checkpoint that the job resumes from now.
         left_behind: the completed checkpoints that go, oldest first.
         manifests: what those of `left_behind` hold that can still be read, by id.
@@ -74,11 +74,10 @@ def plan_restore(job: Job, checkpoint_id: int) -> RestorePlan:
     Raises: ConflictError (kind `abandoned`), NotFoundError, FormatError.
     """
     view = job.timeline.tail()
-    manifest = job.checkpoint(view, checkpoint_id).manifest
-    entry = decisions.entry_of(view, checkpoint_id)
-    decisions.refuse_gone(entry)
-    decisions.refuse_abandoned(view, checkpoint_id, "restore to")
-    gone = _abandoned_between(job.timeline, entry.completed, view.slot + 1)
+    target = job.checkpoint(view, checkpoint_id) if checkpoint_id else None
+    decisions.require_target(view, checkpoint_id)
+    after_slot = 0 if target is None else target.entry.completed.slot
+    gone = _abandoned_between(job.timeline, after_slot, view.slot + 1)
     manifests = {}
     for completed in gone:
         kept = view.checkpoints.get(completed.checkpoint_id)
@@ -88,16 +87,16 @@ def plan_restore(job: Job, checkpoint_id: int) -> RestorePlan:
             )
     files = {
         stream.name: stream.stored_bytes or stream.size or 0
-        for entry in manifest.operators.values()
+        for entry in ({} if target is None else target.manifest.operators).values()
         for handle in entry.handles
         for stream in handle.streams
     }
     return RestorePlan(
         checkpoint_id=checkpoint_id,
-        last=view.last_completed_id or checkpoint_id,
+        last=view.last_completed_id or 0,
         left_behind=gone,
         manifests=manifests,
-        positions=manifest.positions,
+        positions={} if target is None else target.positions,
         open_attempt=view.open_attempt,
         read_objects=len(files),
         read_bytes=sum(files.values()),
@@ -106,15 +105,10 @@ def plan_restore(job: Job, checkpoint_id: int) -> RestorePlan:
 
 def restore(
     job: Job, checkpoint_id: int, owner: str, request_id: uuid.UUID | None, expected_last: int | None
-) -> Checkpoint:
+) -> Checkpoint | None:
     """See `CheckpointCoordinator.restore`."""
-    manifest = job.checkpoint(job.timeline.tail(), checkpoint_id).manifest
-    try:
-        require_undamaged(job.store, manifest, threads=job.threads)
-    except FormatError:
-        # Subsumed meanwhile: gone, not damaged.
-        decisions.refuse_gone(job.checkpoint(job.timeline.tail(), checkpoint_id).entry)
-        raise
+    if checkpoint_id:
+        _require_undamaged(job, checkpoint_id)
 
     def restore_now() -> None:
         finish_resolutions(job)
@@ -126,19 +120,31 @@ def restore(
     when_finished(job, restore_now)
     retract(job)
     log.info("job %s resumes from checkpoint %d", job.name, checkpoint_id)
-    return job.checkpoint(job.timeline.tail(), checkpoint_id)
+    return job.checkpoint(job.timeline.tail(), checkpoint_id) if checkpoint_id else None
+
+
+def _require_undamaged(job: Job, checkpoint_id: int) -> None:
+    manifest = job.checkpoint(job.timeline.tail(), checkpoint_id).manifest
+    try:
+        require_undamaged(job.store, manifest, threads=job.threads)
+    except FormatError:
+        # Subsumed meanwhile: gone, not damaged.
+        decisions.refuse_gone(job.checkpoint(job.timeline.tail(), checkpoint_id).entry)
+        raise
 
 
 def left_behind(timeline: Timeline, restored: Restored) -> tuple[Completed, ...]:
     """The completed checkpoints that this restore abandoned, oldest first; none once its own is gone."""
+    if not restored.checkpoint_id:
+        return _abandoned_between(timeline, 0, restored.slot)
     entry = timeline.tail().checkpoints.get(restored.checkpoint_id)
-    return () if entry is None else _abandoned_between(timeline, entry.completed, restored.slot)
+    return () if entry is None else _abandoned_between(timeline, entry.completed.slot, restored.slot)
 
 
-def _abandoned_between(timeline: Timeline, target: Completed, before_slot: int) -> tuple[Completed, ...]:
-    """Those completed after `target` and before `before_slot` that no restore in between abandoned."""
+def _abandoned_between(timeline: Timeline, after_slot: int, before_slot: int) -> tuple[Completed, ...]:
+    """Those completed between these slots, both exclusive, that no restore in between abandoned."""
     found: dict[int, Completed] = {}
-    for record in timeline.records(target.slot):
+    for record in timeline.records(after_slot):
         if record.slot >= before_slot:
             break
         if isinstance(record, Completed):

@@ -12,7 +12,6 @@ import click
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, Resolution
 from dstl_dagster.cli.options import (
-    AT,
     as_json_option,
     dry_run_option,
     id_argument,
@@ -92,7 +91,7 @@ def release_command(coordinator: CheckpointCoordinator, name: str, as_json: bool
 
 
 @click.command("restore")
-@click.argument("at", type=AT, metavar="[ID]", required=False)
+@click.argument("at", metavar="[ID]", required=False)
 @click.option(
     "--newest-verified", is_flag=True, help="Instead of ID: the newest checkpoint whose state is undamaged."
 )
@@ -102,7 +101,7 @@ def release_command(coordinator: CheckpointCoordinator, name: str, as_json: bool
 @as_json_option
 def restore_command(
     coordinator: CheckpointCoordinator,
-    at: AsOf | None,
+    at: str | None,
     newest_verified: bool,
     dry_run: bool,
     yes: bool,
@@ -111,10 +110,16 @@ def restore_command(
     """Roll the job back to checkpoint ID. Files of later checkpoints are retracted.
 
     First its state is read and verified against its checksums; if it is damaged, nothing is changed.
+
+    To 0, before the first checkpoint, the job begins anew: run all batches again. Until one completes,
+    readers see the state as it was.
     """
     if newest_verified == (at is not None):
         raise click.UsageError("give either ID or --newest-verified")
-    checkpoint_id = _newest_verified(coordinator) if at is None else coordinator.at(at).checkpoint_id
+    if at is None:
+        checkpoint_id = _newest_verified(coordinator)
+    else:
+        checkpoint_id = 0 if at == "0" else coordinator.at(AsOf.of_text(at)).checkpoint_id
     expected_last = None
     if dry_run or not yes:
         plan = coordinator.plan_restore(checkpoint_id)
@@ -129,6 +134,11 @@ def restore_command(
         click.confirm(f"Roll back from checkpoint {plan.last} to {checkpoint_id}?", abort=True, err=True)
         expected_last = plan.last
     restored = coordinator.restore(checkpoint_id, expected_last=expected_last)
+    if restored is None:
+        answer(
+            as_json, {"checkpoint_id": 0}, f"job {coordinator.job!r} begins anew: run all its batches again"
+        )
+        return
     if as_json:
         click.echo(json.dumps(checkpoint_json(restored)))
         return
@@ -243,6 +253,9 @@ def correct_command(
 ) -> None:
     """Go back to before BATCH (a partition), then run it and all batches after it again, in order.
 
+    Where no checkpoint right before it is retained, this begins with the batches after the newest that is, or
+    with the very first.
+
     COMMAND runs one batch, for which {batch} stands in it, such as: dagster asset materialize -m defs
     --select orders/state --partition {batch}. It stops at the first batch that fails; `correct` with that
     batch goes on.
@@ -304,7 +317,8 @@ def _show_plan(plan: Correction, *, to_stderr: bool) -> None:
     if plan.restore_to is None:
         say(f"job {plan.job!r} was restored to before {plan.batch} already", err=to_stderr)
     else:
-        say(f"job {plan.job!r} would be restored to checkpoint {plan.restore_to}", err=to_stderr)
+        to = f"restored to checkpoint {plan.restore_to}" if plan.restore_to else "begun anew"
+        say(f"job {plan.job!r} would be {to}", err=to_stderr)
     count = len(plan.batches)
     say(f"{count} batches would be run again: {', '.join(plan.batches)}", err=to_stderr)
     if plan.not_batches:

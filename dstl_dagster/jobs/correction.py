@@ -28,8 +28,8 @@ class Correction:
 
     Attributes:
         batch: its idempotency key, such as a partition.
-        restore_to: the checkpoint before it; `None` if the job was restored to before it already, as by a
-            correction that was interrupted.
+        restore_to: the newest checkpoint before it that is retained, 0 if none is: the job begins anew;
+            `None` if the job was restored to before it already, as by a correction that was interrupted.
         batches: the names of those to be run again, in order, `batch` among them.
         keys: their identities; several sources of a job may have a batch of one name.
         not_batches: ids of checkpoints that the restore takes back and that no batch made: bases, which come
@@ -51,15 +51,14 @@ def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str |
         batch: a partition, or any idempotency key.
         until: the last batch to be run again (inclusive); by default all that have ever run.
 
-    Raises: NotFoundError (kind `no_checkpoint`: it never completed, or nothing is before it;
-    `checkpoint_gone`: what is before it was cleaned up), InvalidInputError for an `until` that is not among
-    those that follow.
+    Raises: NotFoundError (kind `no_checkpoint`: it never completed), InvalidInputError for an `until` that is
+    not among those that follow.
     """
     view = coordinator.timeline.tail()
     held = view.applied_in(batch)
-    first_id = _first_id(coordinator, view, batch) if held is None else held
-    restore_to = None if held is None else _before(coordinator, view, held, batch)
-    since = first_id if restore_to is None else restore_to + 1
+    before = [0, *(entry.checkpoint_id for entry in view.retained if entry.checkpoint_id < (held or 0))]
+    restore_to = None if held is None else before[-1]
+    since = _abandoned_since(coordinator, view, batch) if restore_to is None else restore_to + 1
     later = list(_completed(coordinator.timeline, view, since))
     # The same batch may have run several times; it belongs where it ran first.
     keys = [*dict.fromkeys(each.batch for each in later if each.batch is not None)]
@@ -115,33 +114,13 @@ def correct(
             progress(done, len(plan.batches), batch)
 
 
-def _before(coordinator: CheckpointCoordinator, view: TimelineView, held: int, batch: str) -> int:
-    """The checkpoint before the one that holds the batch, if it can be restored to."""
-    parent = coordinator.timeline.completed(held).parent
-    if parent is None:
-        raise NotFoundError(
-            f"batch {batch!r} is in the first checkpoint of job {coordinator.job!r}, and there is nothing "
-            "before it to go back to: drop the job (`dstl jobs drop`) and run all batches again",
-            kind=ErrorKind.NO_CHECKPOINT,
-        )
-    retained = [entry.checkpoint_id for entry in view.retained]
-    if parent not in retained:
-        raise NotFoundError(
-            f"batch {batch!r} of job {coordinator.job!r} cannot be corrected: checkpoint {parent}, before "
-            f"it, was cleaned up. The job can go back to {_some([str(each) for each in retained])}; to go "
-            "back further, raise execution.checkpointing.num-retained or keep savepoints in time",
-            kind=ErrorKind.CHECKPOINT_GONE,
-        )
-    return parent
-
-
-def _first_id(coordinator: CheckpointCoordinator, view: TimelineView, batch: str) -> int:
-    """The first checkpoint that ever held a batch which none holds now."""
+def _abandoned_since(coordinator: CheckpointCoordinator, view: TimelineView, batch: str) -> int:
+    """The first of the checkpoints that went together with the one that held this batch."""
     ever = [*view.archive.checkpoints_of_key(batch), *view.checkpoints_since_snapshot(batch)]
     if not ever:
         # Raises, in the usual words.
         AsOf.of(f"partition:{batch}").resolved(view, coordinator.job, coordinator.store)
-    return min(ever)
+    return next(first for first, last in view.abandoned if first <= min(ever) <= last)
 
 
 def _completed(timeline: Timeline, view: TimelineView, first_id: int) -> Iterator[Completed]:
@@ -151,6 +130,6 @@ def _completed(timeline: Timeline, view: TimelineView, first_id: int) -> Iterato
         yield timeline.completed(checkpoint_id) if entry is None else entry.completed
 
 
-def _some(names: list[str] | tuple[str, ...]) -> str:
+def _some(names: tuple[str, ...]) -> str:
     shown = names if len(names) <= 12 else [*names[:3], "...", *names[-3:]]
     return ", ".join(shown) or "none"

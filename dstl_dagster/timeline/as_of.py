@@ -148,10 +148,10 @@ class AsOf:
             raise missing_job(store, job)
         if self._kind is _Kind.CHECKPOINT:
             return self._id
-        if view.last_completed_id is None:
+        if view.shown_id is None:
             raise NotFoundError(f"job {job!r} has no checkpoint yet", kind=ErrorKind.NO_CHECKPOINT)
         if self._kind is _Kind.LATEST:
-            return view.last_completed_id
+            return view.shown_id
         return self._at_time(view, job) if self._kind is _Kind.TIME else self._named(view, job)
 
     def _named(self, view: TimelineView, job: str) -> int:
@@ -213,6 +213,10 @@ class AsOf:
         """On the present chain: what a restore abandoned is not where the job stood."""
         assert self._time is not None
         chain = [each for each in view.checkpoints.values() if not view.is_abandoned(each.checkpoint_id)]
+        if not chain:
+            raise NotFoundError(
+                f"job {job!r} begins anew: it stood nowhere at {self._name}", kind=ErrorKind.NO_CHECKPOINT
+            )
         # The last one, not how many: the clocks of their writers may differ.
         by_then = [place for place, each in enumerate(chain, 1) if each.completed.recorded_at <= self._time]
         place = max(by_then, default=0)

@@ -295,11 +295,18 @@ class Resolved(TimelineRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Restored(TimelineRecord):
-    """The job resumes from this checkpoint. Later ones are abandoned, and the open attempt is dead."""
+    """The job resumes from this checkpoint, or begins anew (0). Later ones are abandoned, and an open attempt
+    is dead.
+    """
 
     kind: ClassVar[str] = "restored"
     checkpoint_id: int
     by: str
+
+    @property
+    def where(self) -> str:
+        """As people say it, after "to"."""
+        return f"checkpoint {self.checkpoint_id}" if self.checkpoint_id else "before its first checkpoint"
 
 
 @dataclass(frozen=True, kw_only=True)

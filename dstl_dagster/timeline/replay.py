@@ -128,6 +128,7 @@ def _completed(view: TimelineView, record: Completed) -> TimelineView:
         view,
         open_attempt=None,
         last_completed_id=record.checkpoint_id,
+        replaced_id=None,
         highest_id=max(view.highest_id, record.checkpoint_id),
         checkpoints=_with(view.checkpoints, {record.checkpoint_id: CheckpointEntry(completed=record)}),
         keys=keys,
@@ -148,12 +149,12 @@ def _restored(view: TimelineView, record: Restored) -> TimelineView:
     if view.open_attempt is not None:
         view = _ended(view, view.open_attempt, record.slot, Ending.RESTORED, record.by)
     target = record.checkpoint_id
-    view = replace(view, last_completed_id=target)
+    view = replace(view, last_completed_id=target or None, replaced_id=None if target else view.shown_id)
     if view.highest_id <= target:
         return view
     # No earlier range spans the target, since that itself is not abandoned.
     before = [each for each in view.abandoned if each[1] < target]
-    after_slot = view.checkpoints[target].completed.slot
+    after_slot = view.checkpoints[target].completed.slot if target else 0
     retraction = Retraction(target + 1, view.highest_id, after_slot, record.slot)
     return replace(
         view,
@@ -184,6 +185,8 @@ def _without(known: Mapping[K, V], gone: K) -> Mapping[K, V]:
 
 
 def _referenced_ids(record: TimelineRecord) -> tuple[int, ...]:
+    if isinstance(record, Restored) and not record.checkpoint_id:
+        return ()  # before the first
     if isinstance(record, Committed | Savepoint | Resolved | Restored):
         return (record.checkpoint_id,)
     return record.checkpoint_ids if isinstance(record, Subsumed) else ()

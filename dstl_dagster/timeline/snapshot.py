@@ -65,6 +65,7 @@ def view_to_plain(
         "open": None if view.open_attempt is None else record_to_plain(view.open_attempt),
         "checkpoints": known.plain_of(_kept_entries(view, readable)),
         "last_completed_id": view.last_completed_id,
+        "replaced_id": view.replaced_id,
         "highest_id": view.highest_id,
         "abandoned": [list(each) for each in view.abandoned],
         "savepoints": dict(view.savepoints),
@@ -81,6 +82,7 @@ def kept_of(view: TimelineView, readable: Collection[int]) -> tuple[object, ...]
         view.open_attempt,
         _kept_entries(view, readable),
         view.last_completed_id,
+        view.replaced_id,
         view.highest_id,
         view.abandoned,
         dict(view.savepoints),
@@ -103,13 +105,14 @@ def view_from_plain(plain: Mapping[str, Any], slot: int, known: KnownEntries | N
     known = known or KnownEntries()
     with reading(f"{where} is not valid"):
         entries = [known.entry_of(each, where) for each in plain["checkpoints"]]
-        last = plain["last_completed_id"]
+        last, replaced = plain["last_completed_id"], plain["replaced_id"]
         view = TimelineView(
             slot=slot,
             snapshot_slot=slot,
             open_attempt=None if plain["open"] is None else _record(Opened, plain["open"], where),
             checkpoints=MappingProxyType({entry.checkpoint_id: entry for entry in entries}),
             last_completed_id=None if last is None else int(last),
+            replaced_id=None if replaced is None else int(replaced),
             highest_id=int(plain["highest_id"]),
             abandoned=tuple((int(first), int(end)) for first, end in plain["abandoned"]),
             savepoints=MappingProxyType({str(name): int(each) for name, each in plain["savepoints"].items()}),
@@ -120,7 +123,7 @@ def view_from_plain(plain: Mapping[str, Any], slot: int, known: KnownEntries | N
         )
     named = {
         *view.savepoints.values(),
-        *(() if view.last_completed_id is None else (view.last_completed_id,)),
+        *(() if view.shown_id is None else (view.shown_id,)),
     }
     if not named <= set(view.checkpoints):
         raise FormatError(f"{where} refers to checkpoints that it does not contain: {sorted(named)}")

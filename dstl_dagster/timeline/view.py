@@ -134,6 +134,7 @@ class TimelineView:
         checkpoints: completed checkpoints by id, ascending: all since the newest snapshot, and older ones
             that were not subsumed by then, or could still be read.
         last_completed_id: the checkpoint that the next one builds on; `None` before the first.
+        replaced_id: of a job that begins anew, the checkpoint that readers see until one completes.
         highest_id: the highest id of all checkpoints ever completed; 0 before the first.
         abandoned: ranges of checkpoint ids (both ends inclusive, ascending) that restores abandoned.
         savepoints: checkpoint ids by name.
@@ -148,6 +149,7 @@ class TimelineView:
     open_attempt: Opened | None = None
     checkpoints: Mapping[int, CheckpointEntry] = field(default_factory=lambda: MappingProxyType({}))
     last_completed_id: int | None = None
+    replaced_id: int | None = None
     highest_id: int = 0
     abandoned: tuple[tuple[int, int], ...] = ()
     savepoints: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
@@ -162,6 +164,11 @@ class TimelineView:
     def last_completed(self) -> CheckpointEntry | None:
         """The checkpoint that the next one builds on."""
         return None if self.last_completed_id is None else self.checkpoints[self.last_completed_id]
+
+    @property
+    def shown_id(self) -> int | None:
+        """The checkpoint that readers see."""
+        return self.last_completed_id or self.replaced_id
 
     @property
     def next_checkpoint_id(self) -> int:

@@ -70,10 +70,12 @@ def test_a_day_is_corrected_with_those_after_it(days: Days) -> None:
     assert [run.tags["dagster/partition"] for run in reversed(runs)] == list(WEEK[2:])
 
 
-def test_a_day_that_cannot_be_corrected_is_refused_before_anything_is_done(days: Days) -> None:
-    """The first one has nothing before it."""
-    assert days.run(WEEK[0]).success
-    before = days.objects()
+def test_the_first_day_is_corrected_by_beginning_anew(days: Days) -> None:
+    """Nothing is before it: all days run again, and the page shows them."""
+    for day in WEEK[:2]:
+        assert days.run(day).success
     result = correct(days, WEEK[0])
-    assert "in the first checkpoint of job 'days'" in days.failure(result)[1]
-    assert days.objects() == before
+    assert result.success, days.failure(result)
+    assert f"correct: days begins anew; 2 partitions: {WEEK[0]}, {WEEK[1]}" in days.logged(result)
+    assert failed_partitions(days, "state") == set()
+    assert days.shown_checkpoints() == ["chk-00000003", "chk-00000004"]

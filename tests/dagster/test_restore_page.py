@@ -80,6 +80,20 @@ def test_a_preview_succeeds_and_changes_nothing(three: Days) -> None:
     assert three.objects() == before
 
 
+def test_a_job_begins_anew(three: Days) -> None:
+    """Confirmed with the config that the refusal names; then the days run again, from the first."""
+    refused = launch(three, 2, {"ops": {"restore": {"config": {"anew": True}}}})
+    assert 'confirm: "3 -> 0", anew: true' in three.failure(refused)[1]
+    done = launch(three, 2, restore_run_config(3, 0))
+    assert done.success
+    assert f"run again, oldest first: {FIRST}, {SECOND}, {THIRD}" in three.logged(done)
+    assert three.coordinator().latest() is None
+    assert three.coordinator().at().checkpoint_id == 3
+    for day in (FIRST, SECOND, THIRD):
+        assert three.run(day).success
+    assert three.coordinator().latest().checkpoint_id == 6
+
+
 def test_another_confirmation_is_none(three: Days) -> None:
     """What was confirmed is from another checkpoint, or to another one: nothing is undone."""
     for confirmed in ("2 -> 1", "3 -> 2", "yes"):

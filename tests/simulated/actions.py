@@ -244,14 +244,15 @@ def release(name: str) -> Action:
 
 
 def restore(batch: int, request: str) -> Action:
-    """Restore to the checkpoint of a batch; repeated after a crash, with the same request id.
+    """Restore to the checkpoint of a batch; repeated after a crash, with the same request id. Batch 0: begin
+    anew.
 
     Does nothing if another restore has abandoned that checkpoint.
     """
 
     def act(process: Process, notes: Notes) -> Notes:
         coordinator = process.coordinator()
-        held = coordinator.applied(batches.key_of(batch))
+        held = coordinator.applied(batches.key_of(batch)) if batch else 0
         if held is None:
             ledger = read_ledger(process.world, process.setting.num_retained)
             if batches.key_of(batch) in [ledger.completed[each]["batch"]["key"] for each in ledger.abandoned]:

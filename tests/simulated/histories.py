@@ -158,6 +158,11 @@ def _histories() -> list[History]:
         .restore(1)
         .clean_up()
     )
+    anew = (
+        Script().driver(1).savepoint(1, "kept").driver(2).driver(3).consumer(2)
+        .restore(0).clean_up().read().batch(1).batch(2).begin(3, "run").restore(0)
+        .begin(1, "run").clean_up().read()
+    )  # fmt: skip
     kept = (
         Script().driver(1).savepoint(1, "kept").driver(2).driver(3).driver(4).consumer(4)
         .restore(1).batch(2).release("kept").batch(3)
@@ -228,6 +233,7 @@ def _histories() -> list[History]:
         driver.history("driver", Setting(num_retained=1)),
         back.history("restore", Setting(num_retained=3)),
         twice.history("restore-twice", Setting(num_retained=5)),
+        anew.history("anew", Setting(num_retained=2)),
         kept.history("savepoint", Setting(num_retained=1)),
         branch.history("branch", Setting(num_retained=3)),
         blocked_kept.history("blocked-keep", Setting(num_retained=1)),

@@ -34,6 +34,7 @@ class Ledger:
         self.snapshot_slot = 0
         self.open: Record | None = None
         self.last: int | None = None
+        self.seen: int | None = None  # by readers of a job that begins anew
         self.completed: dict[int, Record] = {}
         self.committed: dict[int, Record] = {}
         self.subsumed: dict[int, Record] = {}
@@ -162,6 +163,7 @@ class Ledger:
         self.open = None
         self.completed[record["checkpoint_id"]] = record
         self.last = record["checkpoint_id"]
+        self.seen = None
 
     def _committed(self, record: Record) -> None:
         each = record["checkpoint_id"]
@@ -188,6 +190,7 @@ class Ledger:
         for each in record["checkpoint_ids"]:
             self._expect(record, each in self.kept, f"{each} is not kept")
             self._expect(record, each not in self.savepoints.values(), f"{each} is kept by a savepoint")
+            self._expect(record, each != self.seen, f"{each} is what readers see")
             if each in self.abandoned:
                 self._expect(record, not self.pending, f"{each} is not retracted yet")
                 continue
@@ -218,7 +221,8 @@ class Ledger:
 
     def _restored(self, record: Record) -> None:
         each = record["checkpoint_id"]
-        self._expect(record, each in self.retained, "restores to a checkpoint that is not retained")
+        there = each in self.retained if each else bool(self.completed)
+        self._expect(record, there, "restores to a checkpoint that is not retained")
         waiting = [one for one in self.retained if self.unfinished(one)]
         self._expect(record, not waiting, f"resolutions of {waiting} are unfinished")
         if self.open is not None:
@@ -226,7 +230,8 @@ class Ledger:
             self.open = None
         later = [one for one in self.completed if one > each]
         self.abandoned.update(later)
-        self.last = each
+        self.seen = None if each else self.last or self.seen
+        self.last = each or None
         if later:
             after = self.completed[each]["slot"] if each in self.completed else 0
             self.pending.append([each + 1, max(later), after, record["slot"]])
@@ -237,6 +242,7 @@ class Ledger:
         wanted: dict[str, tuple[Any, Any]] = {
             "open": (None if view["open"] is None else view["open"]["attempt"], self._open_attempt()),
             "last": (view["last_completed_id"], self.last),
+            "seen": (view["replaced_id"], self.seen),
             "highest": (view["highest_id"], max(self.completed, default=0)),
             "savepoints": (view["savepoints"], self.savepoints),
             "retractions": (view["retractions"], self.pending),

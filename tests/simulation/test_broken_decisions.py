@@ -86,12 +86,12 @@ def confirm_does_not_decide_again_after_412(monkeypatch):
     monkeypatch.setattr(Timeline, "decide", _decide_once(Completed))
 
 
-@caught_by("base:1:3:pause", "(opened): the highest id is 2")
+@caught_by("base:1:4:pause", "(opened): the highest id is 2")
 def trigger_does_not_decide_again_after_412(monkeypatch):
     monkeypatch.setattr(Timeline, "decide", _decide_once(Opened))
 
 
-@caught_by("savepoint and clean up:9:2:1:1", "(savepoint): keeps a checkpoint that is subsumed")
+@caught_by("savepoint and clean up:9:3:1:1", "(savepoint): keeps a checkpoint that is subsumed")
 def savepoint_does_not_contend(monkeypatch):
     monkeypatch.setattr(Timeline, "decide", _decide_once(Savepoint))
 
@@ -121,7 +121,7 @@ def owner_may_not_fence_its_own_attempt(monkeypatch):
     monkeypatch.setattr(decisions, "to_fence", lambda view, owner, take_over: original(view, "", take_over))
 
 
-@caught_by("blocked-replace:7:22:pause", "(completed): the attempt is not the open one")
+@caught_by("blocked-replace:7:23:pause", "(completed): the attempt is not the open one")
 def fenced_attempt_completes(monkeypatch):
     def to_complete(view: TimelineView, attempt: Any, *, files: Any, **said: Any) -> Any:
         if view.completed_by(attempt.attempt, attempt.checkpoint_id) is not None:
@@ -144,7 +144,7 @@ def abort_trusts_a_raised_error(monkeypatch):
     monkeypatch.setattr(decisions, "to_abort", to_abort)
 
 
-@caught_by("ops:5:2:long_pause", "(opened): the batch is applied")
+@caught_by("ops:5:3:long_pause", "(opened): the batch is applied")
 def batch_is_applied_again(monkeypatch):
     original = CheckpointCoordinator.trigger
 
@@ -191,7 +191,7 @@ def foreign_object_is_touched_before_resolved(monkeypatch):
     monkeypatch.setattr(CheckpointCoordinator, "resolve", resolve_)
 
 
-@caught_by("blocked-replace:8:7:crash_late", "out/1/b of checkpoint 1 is None")
+@caught_by("blocked-replace:8:8:crash_late", "out/1/b of checkpoint 1 is None")
 def replace_deletes_whatever_is_there(monkeypatch):
     monkeypatch.setattr(compose_commit, "Generation", lambda generation: ANY)
 
@@ -215,7 +215,7 @@ def restore_leaves_the_sources_of_later_checkpoints(monkeypatch):
     monkeypatch.setattr(unfinished, "retract_file", retract)
 
 
-@caught_by("compose-commit and append after a restore:7:4:21:1", "of an abandoned checkpoint is still there")
+@caught_by("compose-commit and append after a restore:7:5:23:1", "of an abandoned checkpoint is still there")
 def restore_retracts_finals_before_sources(monkeypatch):
     def retract(
         store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int, **_: Any
@@ -262,6 +262,11 @@ def abandoned_is_subsumed_before_it_is_retracted(monkeypatch):
 
 
 # -- snapshots
+
+
+@caught_by("anew", "is what readers see")
+def what_readers_see_is_subsumed(monkeypatch):
+    monkeypatch.setattr(TimelineView, "shown_id", property(lambda view: view.last_completed_id))
 
 
 @caught_by("ops", "batch 3 is in no checkpoint")

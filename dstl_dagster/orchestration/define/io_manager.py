@@ -297,6 +297,8 @@ def _checkpoint_of(
     Raises: NotFoundError (kind `no_checkpoint`) naming partitions that no checkpoint holds.
     """
     partitions, latest = target.partitions, coordinator.latest()
+    if latest is None and coordinator.timeline.seen().shown_id and not _is_own_output(context):
+        return coordinator.at()  # until the job that begins anew has a checkpoint
     if latest is None or not partitions or target.table is not None or _is_everything(context, target):
         return latest
     source = source_id(latest.manifest.sources, asset_source(context.asset_key), latest.checkpoint_id)

@@ -70,9 +70,9 @@ def correct_partition(step: Step, day_job: Callable[[], dg.JobDefinition]) -> No
 
 
 def _log_plan(context: dg.OpExecutionContext, plan: Correction) -> None:
-    before = (
-        "is before it already" if plan.restore_to is None else f"goes back to checkpoint {plan.restore_to}"
-    )
+    before = f"goes back to checkpoint {plan.restore_to}" if plan.restore_to else "begins anew"
+    if plan.restore_to is None:
+        before = "is before it already"
     context.log.info(
         f"correct: {plan.job} {before}; {len(plan.batches)} partitions: {', '.join(plan.batches)}"
     )

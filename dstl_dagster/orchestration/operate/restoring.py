@@ -41,11 +41,17 @@ class RestoreConfig(dg.Config):
         default=False,
         description="Only show what a restore would undo; the run succeeds, nothing is changed.",
     )
+    anew: bool = Field(
+        default=False,
+        description="Begin anew, whichever checkpoint the run is of: all go, `5 -> 0`, and all partitions "
+        "run again. Until the first of them completes, readers see the state as it was.",
+    )
 
 
 def restore_run_config(last: int, checkpoint_id: int) -> dict[str, Any]:
     """The run config that confirms a restore from the job's last checkpoint to `checkpoint_id`."""
-    return {"ops": {_RESTORE_OP: {"config": {"confirm": _confirmation(last, checkpoint_id)}}}}
+    config = {"confirm": _confirmation(last, checkpoint_id), **({} if checkpoint_id else {"anew": True})}
+    return {"ops": {_RESTORE_OP: {"config": config}}}
 
 
 def restore(step: Step, partitions_def: dg.PartitionsDefinition[Any] | None = None) -> None:
@@ -53,7 +59,7 @@ def restore(step: Step, partitions_def: dg.PartitionsDefinition[Any] | None = No
     config = RestoreConfig(**step.context.op_config)
     _refuse_backfill(step.context)
     context, assets, coordinator = step.context, step.assets, step.coordinator
-    checkpoint_id = _chosen_checkpoint(step)
+    checkpoint_id = 0 if config.anew else _chosen_checkpoint(step)
     # The same for every try of this run and its re-executions: a late one must not undo newer checkpoints.
     request_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{owner_of(context.run)}/{checkpoint_id}")
     expected_last = None
@@ -65,21 +71,21 @@ def restore(step: Step, partitions_def: dg.PartitionsDefinition[Any] | None = No
             return
         expected_last = _require_confirmed(assets, plan, config.confirm)
         context.log.info(f"restore: {_in_words(assets, plan)}")
-    checkpoint = coordinator.restore(checkpoint_id, request_id=request_id, expected_last=expected_last)
+    coordinator.restore(checkpoint_id, request_id=request_id, expected_last=expected_last)
     match_partitions(step)
     report_restore(step, request_id)
     report_checks(step, partitions_def)
-    last = coordinator.timeline.tail().last_completed_id
+    last = coordinator.timeline.tail().last_completed_id or 0
     if last != checkpoint_id:
         context.log.warning(
             f"restore: this run already rolled {assets.job} back to checkpoint {checkpoint_id}, and the job "
             f"has since advanced to checkpoint {last}: nothing to do. Launch a new run to roll back again"
         )
         return
-    context.log.info(
-        f"restore: {assets.job} resumes from checkpoint {checkpoint_id}, "
-        f"positions {dict(checkpoint.positions)}"
-    )
+    now = coordinator.latest()
+    resumes = "begins anew" if now is None else f"resumes from checkpoint {checkpoint_id}"
+    positions = {} if now is None else dict(now.positions)
+    context.log.info(f"restore: {assets.job} {resumes}, positions {positions}")
 
 
 def report_restore(step: Step, request_id: uuid.UUID) -> None:
@@ -122,10 +128,11 @@ def _require_confirmed(assets: JobAssets, plan: RestorePlan, confirmed: str) -> 
     if match is not None and (int(match[1]), int(match[2])) == (plan.last, plan.checkpoint_id):
         return plan.last
     said = f"the config confirms {confirmed!r}" if confirmed else "nobody has confirmed this restore"
+    anew = "" if plan.checkpoint_id else ", anew: true"
     raise dg.Failure(
         description=f"{said}, so nothing was changed. {_in_words(assets, plan)}. To do it, launch the run "
         f'again with `confirm: "{wanted}"` in its config, which then is '
-        f'`ops: {{{_RESTORE_OP}: {{config: {{confirm: "{wanted}"}}}}}}`',
+        f'`ops: {{{_RESTORE_OP}: {{config: {{confirm: "{wanted}"{anew}}}}}}}`',
         metadata=_plan_metadata(plan),
         allow_retries=False,
     )
@@ -137,7 +144,8 @@ def _confirmation(last: int, checkpoint_id: int) -> str:
 
 def _in_words(assets: JobAssets, plan: RestorePlan) -> str:
     gone = len(plan.left_behind)
-    said = f"A restore of {assets.job} to checkpoint {plan.checkpoint_id} "
+    to = f"to checkpoint {plan.checkpoint_id}" if plan.checkpoint_id else "to before its first checkpoint"
+    said = f"A restore of {assets.job} {to} "
     if not gone:
         said += "leaves no checkpoint behind"
     else:

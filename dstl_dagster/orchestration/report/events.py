@@ -284,7 +284,7 @@ def left_behind(
         return dg.AssetObservation(
             asset_key=key,
             partition=partition,
-            description=f"{assets.job} was rolled back to checkpoint {restored.checkpoint_id}: {what}",
+            description=f"{assets.job} was rolled back to {restored.where}: {what}",
             tags={
                 TAG_CHECKPOINT: str(number),
                 TAG_ATTEMPT: str(completed.attempt),
@@ -321,7 +321,7 @@ def rolled_back(
     return dg.AssetMaterialization(
         asset_key=event.asset_key,
         partition=event.partition,
-        description=f"{assets.job} was rolled back to checkpoint {restored.checkpoint_id}",
+        description=f"{assets.job} was rolled back to {restored.where}",
         tags=event.tags,
         metadata={**said, **event.metadata},
     )

@@ -87,9 +87,8 @@ def restored_mark(
     batches = ", ".join(filter(None, (completed.idempotency_key for completed in left)))
     return Mark(
         cause=f"restored/{restored.decision_id}",
-        about=f"run again after the restore to checkpoint {restored.checkpoint_id}",
-        why=f"{assets.job} was rolled back to checkpoint {restored.checkpoint_id}. Run again, oldest first: "
-        f"{batches}",
+        about=f"run again after the restore to {restored.where}",
+        why=f"{assets.job} was rolled back to {restored.where}. Run again, oldest first: {batches}",
         partitions=partitions,
         tags={TAG_CHECKPOINT: str(restored.checkpoint_id), TAG_RESTORED: str(restored.slot)},
     )

@@ -20,7 +20,7 @@ from dstl_dagster.timeline.decisions.conditions import (
     refuse_unresolved,
     require_open,
 )
-from dstl_dagster.timeline.decisions.restoring import to_restore
+from dstl_dagster.timeline.decisions.restoring import require_target, to_restore
 from dstl_dagster.timeline.decisions.retention import (
     ended_savepoints,
     to_release,
@@ -38,6 +38,7 @@ __all__ = [
     "refuse_gone",
     "refuse_unresolved",
     "require_open",
+    "require_target",
     "to_abort",
     "to_begin",
     "to_commit",

@@ -56,10 +56,10 @@ def to_subsume(view: TimelineView, num_retained: int, before: datetime | None = 
     With `before` only those in whose place another one was by then, so that what remains says where the job
     stood at any time since.
 
-    Never one that is not committed, has a blocked file, is the last one, or is kept by a savepoint. Abandoned
-    ones are subsumed as soon as their files are retracted.
+    Never one that is not committed, has a blocked file, is the last one or seen by readers, or is kept by a
+    savepoint. Abandoned ones are subsumed as soon as their files are retracted.
     """
-    saved = set(view.savepoints.values())
+    saved = {*view.savepoints.values(), view.shown_id}
     if view.open_attempt is not None and view.open_attempt.base:
         saved.add(view.open_attempt.base)
     retained = view.retained

@@ -96,19 +96,42 @@ def test_only_some_days_may_be_wanted(days):
         plan_correction(days.coordinator, DAYS[2], DAYS[0])
 
 
-def test_what_cannot_be_corrected_says_why(days):
-    """The first day, a day whose predecessor was cleaned up, a day that never ran."""
-    with pytest.raises(NotFoundError, match="in the first checkpoint"):
-        plan_correction(days.coordinator, DAYS[0])
+def test_a_day_that_never_ran_cannot_be_corrected(days):
     with pytest.raises(NotFoundError, match="'2001-01-06'"):
         plan_correction(days.coordinator, DAYS[5])
+
+
+def test_the_first_day_is_corrected_by_beginning_anew(days):
+    """Readers see the state as it was until the first day has run."""
+    seen = []
+
+    def run(day):
+        seen.append(
+            sorted(row["tail"] for row in days.coordinator.read_state("aircraft").to_arrow().to_pylist())
+        )
+        days.run(day)
+
+    plan = plan_correction(days.coordinator, DAYS[0])
+    assert (plan.restore_to, plan.batches) == (0, tuple(DAYS[:5]))
+    correct(days.coordinator, plan, run)
+    assert seen == [DAYS[:5], DAYS[:1], DAYS[:2], DAYS[:3], DAYS[:4]]
+    assert days.versions() == [1] * 5
+
+
+@pytest.mark.parametrize(("day", "saved", "back"), [(2, None, 0), (2, 1, 1), (3, 1, 1), (4, None, 4)])
+def test_a_day_long_ago_is_corrected_from_the_newest_checkpoint_before_it(days, day, saved, back):
+    """Those in between run again too, also after an interruption."""
+    if saved is not None:
+        days.coordinator.savepoint(saved, "kept")
     days.coordinator.clean_up(num_retained=2)
-    with pytest.raises(
-        NotFoundError, match=r"checkpoint 2, before it, was cleaned up.*go back to 4, 5"
-    ) as caught:
-        plan_correction(days.coordinator, DAYS[2])
-    assert caught.value.kind == "checkpoint_gone"
-    assert plan_correction(days.coordinator, DAYS[4]).restore_to == 4
+    plan = plan_correction(days.coordinator, DAYS[day])
+    assert (plan.restore_to, plan.batches) == (back, tuple(DAYS[back:5]))
+    days.coordinator.restore(back)
+    days.run(DAYS[back])
+    again = plan_correction(days.coordinator, DAYS[day if day > back else 4])
+    assert (again.restore_to is None) == (DAYS[day] > DAYS[back])
+    correct(days.coordinator, plan_correction(days.coordinator, DAYS[day]), days.run)
+    assert [row["tail"] for row in days.keyed.rows()] == DAYS[:5]
 
 
 def test_checkpoints_of_nobodys_batch_are_named(days):
