@@ -55,7 +55,7 @@ def compose_does_not_pin_generations(monkeypatch):
     monkeypatch.setattr(commit, "Source", lambda name, generation=None: original(name))
 
 
-@caught_by("compose-commit and append after a restore:7:3:21:1", "of an abandoned checkpoint is still there")
+@caught_by("compose-commit and append after a restore:7:4:23:1", "of an abandoned checkpoint is still there")
 def intermediates_go_before_components(monkeypatch):
     def delete_sources(self: Any) -> int:
         order: list[Any] = []
@@ -81,7 +81,7 @@ def taken_away_is_an_error(monkeypatch):
     monkeypatch.setattr(commit._Commit, "_taken_away", taken_away)
 
 
-@caught_by("compose-commit and consumer:7:6:11:1", "was deleted, and nothing of")
+@caught_by("compose-commit and consumer:7:7:12:1", "was deleted, and nothing of")
 def consumer_takes_what_is_not_committed(monkeypatch):
     def published(coordinator: CheckpointCoordinator, checkpoint_id: int) -> Any:
         for record in coordinator.timeline.records():

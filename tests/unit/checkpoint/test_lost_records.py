@@ -10,7 +10,7 @@ from dstl_dagster.storage import ANY, LocalObjectStore, MemoryObjectStore, Wrapp
 
 
 class Meanwhile(WrapperStore):
-    """Calls `others` once, right before manifests are listed."""
+    """Calls `others` once, right before manifests are listed: after the records are read, with one thread."""
 
     others = None
 
@@ -61,14 +61,14 @@ def test_a_job_that_runs_meanwhile_has_lost_nothing(job_on, later):
     coordinator = job.coordinator(snapshot_interval=8)
     job.checkpoint(coordinator, 0)
     job.store.others = lambda: [job.checkpoint(coordinator, position) for position in range(1, 1 + later)]
-    assert job.coordinator().latest().checkpoint_id == 1 + later
+    assert job.coordinator(commit_threads=1).latest().checkpoint_id == 1 + later
 
 
 def test_a_job_that_begins_meanwhile_has_lost_nothing(job_on):
     """No record was there yet, and then there is a manifest."""
     job = job_on(Meanwhile(MemoryObjectStore()))
     job.store.others = lambda: job.checkpoint(job.coordinator(), 0)
-    assert job.coordinator().latest().checkpoint_id == 1
+    assert job.coordinator(commit_threads=1).latest().checkpoint_id == 1
 
 
 @pytest.mark.parametrize("folder", [False, True], ids=["bucket", "folder"])
