@@ -15,7 +15,7 @@ from dstl_dagster.jobs.listing import JobSummary, list_jobs
 from dstl_dagster.jobs.reading import read_state
 
 if TYPE_CHECKING:
-    from dstl_dagster.jobs.frames import merge_frame, write_frame
+    from dstl_dagster.jobs.frames import merge_frame, require_mergeable, write_frame
 
 __all__ = [
     "Correction",
@@ -28,7 +28,8 @@ __all__ = [
     "plan_correction",
     "plan_drop",
     "read_state",
+    "require_mergeable",
     "write_frame",
 ]
 
-__getattr__, __dir__ = lazy_face(__name__, {"frames": ["merge_frame", "write_frame"]})
+__getattr__, __dir__ = lazy_face(__name__, {"frames": ["merge_frame", "require_mergeable", "write_frame"]})

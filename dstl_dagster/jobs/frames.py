@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from dstl_dagster.changelog import process_cache
 from dstl_dagster.checkpoint import Batch
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange, StateTtl
@@ -46,13 +47,14 @@ from dstl_dagster.state import (
     key_group_of,
     refuse_alike,
     refuse_repeated_keys,
+    require_rules,
     schema_to_write,
     spelled,
     stored_rows,
     update_by_name,
 )
 
-__all__ = ["merge_frame", "write_frame"]
+__all__ = ["merge_frame", "require_mergeable", "write_frame"]
 
 
 def write_frame(
@@ -158,31 +160,17 @@ def merge_frame(
     Raises: InvalidInputError (kind `duplicate_key`, `schema_change`, `unsupported_type`, `not_installed`
     without DuckDB, or a kind that says what else is wrong with the call).
     """
-    what = f"state of operator {operator!r}"
-    known = batch.schema(operator)
-    declared = as_spelled(declared_columns(schema, what), known, case_sensitive=False)
-    filled = filled_column(ttl, batch.ttl(operator), known)
-    if filled is not None and filled not in declared.names:
-        declared = declared.append(pa.field(filled, PROCESSING_TIME_TYPE))
-    keys = spelled(parse_names("keys", keys), declared.names, case_sensitive=False)
-    state_schema = schema_to_write(declared, keys, max_parallelism, known)
-    expressions = update_by_name(update, state_schema, filled, what)
-    state_ttl = batch.ttl_to_write(operator, state_schema, ttl)
-    new = _new_rows(rows, state_schema, known, what)
-    found = _beside_state(batch, operator, state_schema, state_ttl, new)
-    rules = [
-        _rule(text, state_schema.columns.field(name).type, f"{what}: update of column {name!r}")
-        for name, text in expressions.items()
-    ]
-    if delete is not None:
-        rules.append(_rule(delete, pa.bool_(), f"{what}: delete"))
-    values = evaluated_rules(rules, found.old, new, found.in_state, batch.time_us)
+    plan = _MergePlan.of(batch, operator, keys, update, schema, delete, max_parallelism, ttl)
+    state_schema = plan.schema
+    new = _new_rows(rows, state_schema, batch.schema(operator), plan.what)
+    found = _beside_state(batch, operator, state_schema, plan.ttl, new)
+    values = evaluated_rules(plan.rules, found.old, new, found.in_state, batch.time_us)
     deleted = np.zeros(new.num_rows, np.bool_)
     if delete is not None:
         deleted = values.pop().combine_chunks().fill_null(False).to_numpy(zero_copy_only=False)
-    updated = dict(zip(expressions, values, strict=True))
-    if filled is not None:
-        updated[filled] = pa.repeat(pa.scalar(batch.time_us, PROCESSING_TIME_TYPE), new.num_rows)
+    updated = dict(zip(plan.updated, values, strict=True))
+    if plan.filled is not None:
+        updated[plan.filled] = pa.repeat(pa.scalar(batch.time_us, PROCESSING_TIME_TYPE), new.num_rows)
     columns = [
         updated.get(name, (new if name in state_schema.key_columns else found.old).column(name))
         for name in state_schema.columns.names
@@ -190,7 +178,75 @@ def merge_frame(
     merged = pa.table(columns, schema=state_schema.columns)
     changed = pa.array(changed_rows(found.old, merged, found.in_state, deleted))
     flags = pa.chunked_array([pa.array(deleted)]).filter(changed)
-    return _written(batch, operator, state_schema, merged.filter(changed), flags, ttl, state_ttl)
+    return _written(batch, operator, state_schema, merged.filter(changed), flags, ttl, plan.ttl)
+
+
+def require_mergeable(
+    columns: pa.Schema,
+    batch: Batch,
+    *,
+    operator: str,
+    keys: Sequence[str],
+    update: Mapping[str, Any],
+    schema: Any,
+    delete: Any = None,
+    max_parallelism: int | None = None,
+    ttl: StateTtlConfig | None = None,
+) -> None:
+    """Pass if `merge_frame` can evaluate its rules over rows of these stored columns. Raises: as it does."""
+    plan = _MergePlan.of(batch, operator, keys, update, schema, delete, max_parallelism, ttl)
+    new = _new_rows(columns.empty_table(), plan.schema, batch.schema(operator), plan.what)
+    require_rules(plan.rules, plan.schema.columns, new.schema)
+
+
+class _MergePlan(NamedTuple):
+    """What a merge does, before its rows are known.
+
+    Attributes:
+        what: names the state in errors.
+        schema: of the state, as the merge leaves it.
+        updated: the columns of the first rules; one more rule says which keys are deleted.
+        filled: the column that gets the batch's time.
+        ttl: of the state, as `Batch.ttl_to_write` gives it.
+    """
+
+    what: str
+    schema: StateSchema
+    updated: tuple[str, ...]
+    rules: list[Rule]
+    filled: str | None
+    ttl: StateTtl | None
+
+    @classmethod
+    def of(
+        cls,
+        batch: Batch,
+        operator: str,
+        keys: Sequence[str],
+        update: Mapping[str, Any],
+        schema: Any,
+        delete: Any,
+        max_parallelism: int | None,
+        ttl: StateTtlConfig | None,
+    ) -> _MergePlan:
+        """Arguments and errors: as `merge_frame`."""
+        what = f"state of operator {operator!r}"
+        known = batch.schema(operator)
+        declared = as_spelled(declared_columns(schema, what), known, case_sensitive=False)
+        filled = filled_column(ttl, batch.ttl(operator), known)
+        if filled is not None and filled not in declared.names:
+            declared = declared.append(pa.field(filled, PROCESSING_TIME_TYPE))
+        keys = spelled(parse_names("keys", keys), declared.names, case_sensitive=False)
+        state_schema = schema_to_write(declared, keys, max_parallelism, known)
+        expressions = update_by_name(update, state_schema, filled, what)
+        rules = [
+            _rule(text, state_schema.columns.field(name).type, f"{what}: update of column {name!r}")
+            for name, text in expressions.items()
+        ]
+        if delete is not None:
+            rules.append(_rule(delete, pa.bool_(), f"{what}: delete"))
+        state_ttl = batch.ttl_to_write(operator, state_schema, ttl)
+        return cls(what, state_schema, tuple(expressions), rules, filled, state_ttl)
 
 
 def _rule(text: object, kind: pa.DataType, where: str) -> Rule:
@@ -235,7 +291,7 @@ def _seen_state(batch: Batch, operator: str, schema: StateSchema, ttl: StateTtl 
         return None
     seen = ttl if ttl is not None and ttl.hides_what(before.ttl) else before.ttl
     state = dataclasses.replace(before, schema=schema, options=batch.coordinator.job_options, ttl=seen)
-    return state.opened(batch.coordinator.store)
+    return state.opened(batch.coordinator.store, process_cache())
 
 
 def _written(

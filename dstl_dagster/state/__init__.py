@@ -49,7 +49,7 @@ from dstl_dagster.state.types import wider_type
 if TYPE_CHECKING:
     from dstl_dagster.state.fitting import fitted_column, fitted_rows, stored_rows
     from dstl_dagster.state.frames import as_table
-    from dstl_dagster.state.rules import Rule, declared_columns, evaluated_rules
+    from dstl_dagster.state.rules import Rule, declared_columns, evaluated_rules, require_rules
 
 __all__ = [
     "DEFAULT_MAX_PARALLELISM",
@@ -87,6 +87,7 @@ __all__ = [
     "refuse_alike",
     "refuse_raw_text",
     "refuse_repeated_keys",
+    "require_rules",
     "same_rows",
     "schema_to_write",
     "spelled",
@@ -103,6 +104,6 @@ __getattr__, __dir__ = lazy_face(
     {
         "fitting": ["fitted_column", "fitted_rows", "stored_rows"],
         "frames": ["as_table"],
-        "rules": ["Rule", "declared_columns", "evaluated_rules"],
+        "rules": ["Rule", "declared_columns", "evaluated_rules", "require_rules"],
     },
 )

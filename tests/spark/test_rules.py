@@ -20,6 +20,7 @@ from dstl_dagster.checkpoint import Batch
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.jobs import merge_frame, write_frame
 from dstl_dagster.spark import merge_state
+from dstl_dagster.spark.dataframes import small_merge
 from dstl_dagster.state.rules import Rule, declared_columns, evaluated_rules
 
 if TYPE_CHECKING:
@@ -244,33 +245,98 @@ UPDATE = {
 }
 
 
-def test_a_merge_writes_what_spark_writes(job: Job) -> None:
-    """The same upserts, deletes and rows, over several batches, with deletes and null keys."""
+NESTED = "ARRAY<STRUCT<x: DOUBLE, t: TIMESTAMP>>"
+
+
+def nested_value(source: random.Random) -> list[dict[str, Any]] | None:
+    one = {"x": source.choice([0.0, -0.0, math.nan, None]), "t": source.choice(EDGES["t"])}
+    return source.choice([None, [], [one]])
+
+
+@pytest.fixture
+def merges_on_driver(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Gets the operator of each merge that is done on the driver."""
+    found: list[str] = []
+
+    def noted(*rows: Any, operator: str, **how: Any) -> Any:
+        found.append(operator)
+        return merge_frame(*rows, operator=operator, **how)
+
+    monkeypatch.setattr(small_merge, "merge_frame", noted)
+    return found
+
+
+def test_each_plan_of_a_merge_writes_the_same(
+    job: Job, monkeypatch: pytest.MonkeyPatch, merges_on_driver: list[str]
+) -> None:
+    """The same upserts, deletes and rows of dirty data, over several batches: in tasks, of Spark's rows on
+    the driver, of more rows than the driver takes, and of rows in memory. Without ANSI only tasks merge.
+    """
     source = random.Random(5)
-    schema = "k STRING, " + SCHEMA
-    for _ in range(4):
+    schema = f"k STRING, {SCHEMA}, a {NESTED}"
+    rules = {**UPDATE, "a": "new.a"}
+    for ansi, adaptive, most in ((True, True, 9), (True, False, 9), (False, True, 9), (True, True, 8)):
         keys = source.sample([*(f"k{n}" for n in range(12)), None], 9)
+        nested = pa.array(
+            [nested_value(source) for _ in keys], declared_columns(f"a {NESTED}", "test").field(0).type
+        )
         rows = rows_of(source, CALM, 9).append_column("k", pa.array(keys, pa.string()))
+        rows = rows.append_column("a", nested)
         batch = Batch.open(job.coordinator)
+        job.spark.conf.set("spark.sql.ansi.enabled", ansi)
+        job.spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+        monkeypatch.setattr(small_merge, "_MOST_ROWS", most)
+        merges_on_driver.clear()
         how: dict[str, Any] = {
             "keys": ["k"],
-            "update": UPDATE,
+            "update": rules,
             "schema": schema,
             "delete": "new.h = 7 or new.s = ''",
         }
-        theirs = merge_state(job.spark.createDataFrame(rows), batch, operator="spark", **how)
-        ours = merge_frame(rows, batch, operator="rows", **how)
-        assert (ours.upserts, ours.deletes) == (theirs.upserts, theirs.deletes)
-        assert ours.schema == theirs.schema
-        batch.add(theirs)
-        batch.add(ours)
+        changes = job.spark.createDataFrame(rows).repartition(3)
+        try:
+            reports = [
+                merge_state(changes, batch, operator="tasks", partitions=2, **how),
+                merge_state(changes, batch, operator="driver", **how),
+                merge_frame(rows, batch, operator="rows", **how),
+            ]
+        finally:
+            job.spark.conf.unset("spark.sql.ansi.enabled")
+            job.spark.conf.unset("spark.sql.adaptive.enabled")
+        assert merges_on_driver == (["driver"] if ansi and most == 9 else [])
+        assert len({(each.upserts, each.deletes, each.schema) for each in reports}) == 1
+        for each in reports:
+            batch.add(each)
         batch.complete()
-        one, other = (
-            sorted(job.coordinator.read_state(operator).to_arrow().to_pylist(), key=lambda row: str(row["k"]))
-            for operator in ("spark", "rows")
+        one, *others = (
+            str(
+                sorted(
+                    job.coordinator.read_state(each.operator).to_arrow().to_pylist(),
+                    key=lambda row: str(row["k"]),
+                )
+            )
+            for each in reports
         )
-        assert str(one) == str(other)
-    assert len(one) > 5
+        assert others == [one, one]
+    assert one.count("'k'") > 5
+
+
+def test_more_rows_than_expected_are_merged_in_tasks_from_then_on(
+    job: Job, monkeypatch: pytest.MonkeyPatch, merges_on_driver: list[str]
+) -> None:
+    """A wrong guess costs one job, and a rule that fails is named by Spark."""
+    how: dict[str, Any] = {"keys": ["k"], "schema": "k BIGINT, v BIGINT", "update": {"v": "new.v"}}
+    rows = job.spark.range(4).selectExpr("id AS k", "id AS v")
+    batch = Batch.open(job.coordinator)
+    with monkeypatch.context() as fewer:
+        fewer.setattr(small_merge, "_MOST_ROWS", 3)
+        assert merge_state(rows, batch, operator="many", **how).upserts == 4
+    assert merge_state(rows, batch, operator="many", **how).upserts == 4
+    assert not merges_on_driver
+    assert merge_state(rows, batch, operator="few", **how).upserts == 4
+    assert merges_on_driver == ["few"]
+    with pytest.raises(PySparkException, match="OVERFLOW"):
+        merge_state(rows, batch, operator="few", **{**how, "update": {"v": "new.v + 9223372036854775807L"}})
 
 
 @pytest.mark.parametrize(
@@ -320,7 +386,7 @@ def test_the_time_of_a_batch_may_be_used(job: Job) -> None:
         "schema": "k STRING, t TIMESTAMP",
         "update": {"t": "current_timestamp()"},
     }
-    batch.add(merge_state(job.spark.createDataFrame(rows), batch, operator="spark", **how))
+    batch.add(merge_state(job.spark.createDataFrame(rows), batch, operator="spark", partitions=2, **how))
     batch.add(merge_frame(rows, batch, operator="rows", **how))
     batch.complete()
     for operator in ("spark", "rows"):
@@ -341,7 +407,7 @@ def test_ttl_of_rows_in_memory_is_as_of_sparks(job: Job) -> None:
     for _ in range(2):
         batch = Batch.open(job.coordinator)
         reports = [
-            merge_state(job.spark.createDataFrame(rows), batch, operator="spark", **how),
+            merge_state(job.spark.createDataFrame(rows), batch, operator="spark", partitions=2, **how),
             merge_frame(rows, batch, operator="rows", **how),
         ]
         assert reports[0].ttl == reports[1].ttl

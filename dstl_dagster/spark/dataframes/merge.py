@@ -27,6 +27,7 @@ from dstl_dagster.spark.dataframes.partitioning import (
     task_of_key_group,
 )
 from dstl_dagster.spark.dataframes.progress import Progress
+from dstl_dagster.spark.dataframes.small_merge import merged_on_driver
 from dstl_dagster.spark.dataframes.state import (
     batch_of,
     batch_time,
@@ -89,9 +90,11 @@ def merge_state(
 ) -> OperatorReport:
     """Merge a batch's rows, one per key, into the state of `operator`: steps 2 and 3 for its state.
 
-    Runs one action on `changes`. In expressions, `new` is a row of `changes` and `old` the state's row of
-    the same key, null if it has none. Only rows whose value changes are written, and only keys that are in
-    the state are deleted::
+    Few rows (about 100,000) of an open batch are merged on the driver, if the rules are text in that part of
+    SQL which `jobs.merge_frame` knows; otherwise tasks merge them, with the same result. Runs one action on
+    `changes`; a second one where the first had more rows than expected, or met an error. In expressions,
+    `new` is a row of `changes` and `old` the state's row of the same key, null if it has none. Only rows
+    whose value changes are written, and only keys that are in the state are deleted::
 
         merge_state(
             totals, attempt, operator="aircraft", keys=["tail"],
@@ -116,6 +119,22 @@ def merge_state(
     with batch_of(attempt, job_options) as (batch, options):
         batch.count_along(read_cost_of(changes.sparkSession))
         plan = _Merge(changes, batch, options, operator, keys, schema, max_parallelism, columns, ttl)
+    if isinstance(attempt, Batch) and not (columns or job_options or partitions):
+        report = merged_on_driver(
+            changes,
+            plan.new_columns,
+            batch,
+            progress,
+            operator=operator,
+            keys=keys,
+            update=update,
+            schema=schema,
+            delete=delete,
+            max_parallelism=max_parallelism,
+            ttl=ttl,
+        )
+        if report is not None:
+            return report
     update = {**plan.known_columns(update), **plan.filled}
     count = default_partitions(changes, plan.schema.max_parallelism) if partitions is None else partitions
     task = MergeStateTask(
@@ -171,7 +190,17 @@ class _Merge:
             else replace(before, schema=self.schema, options=options, ttl=seen_ttl(before, self.ttl))
         )
         self._columns = spark_schema(self.schema.columns)
-        missing = [name for name in keys if name not in self._spelled(changes.columns, keys)]
+        self.new_columns: list[str] = []
+        self._keys: dict[str, str] = {}
+        for given in changes.columns:
+            column = quoted(given)
+            (name,) = self._spelled([given], keys)
+            # The hash depends on the type, so the key is cast before it is hashed.
+            if name in keys:
+                column = f"CAST({column} AS {sql_type(self._columns[name].dataType)})"
+                self._keys[name] = column
+            self.new_columns.append(f"{column} AS {quoted(name)}")
+        missing = [name for name in keys if name not in self._keys]
         if missing:
             raise InvalidInputError(
                 f"key column {missing[0]!r} is missing: the changes have {changes.columns}"
@@ -188,17 +217,11 @@ class _Merge:
     def looked_up(self, count: int) -> DataFrame:
         """What `LookUpTask` yields for every changed row; each task has its own range of key groups."""
         schema = self.schema
-        fields, keys = [], {}
-        for given in self._changes.columns:
-            column = quoted(given)
-            (name,) = self._spelled([given], schema.key_columns)
-            # The hash depends on the type, so the key is cast before it is hashed.
-            if name in schema.key_columns:
-                column = f"CAST({column} AS {sql_type(self._columns[name].dataType)})"
-                keys[name] = column
-            fields.append(f"{column} AS {quoted(name)}")
-        key_group = key_group_of_columns([keys[name] for name in schema.key_columns], schema.max_parallelism)
-        rows = self._changes.selectExpr(f"struct({', '.join(fields)}) AS new", f"{key_group} AS key_group")
+        keys = [self._keys[name] for name in schema.key_columns]
+        key_group = key_group_of_columns(keys, schema.max_parallelism)
+        rows = self._changes.selectExpr(
+            f"struct({', '.join(self.new_columns)}) AS new", f"{key_group} AS key_group"
+        )
         ranged = rows.repartitionById(count, task_of_key_group("key_group", count, schema.max_parallelism))
         result = st.StructType(
             [

@@ -21,7 +21,7 @@ from dstl_dagster.state.rules.translate import Scope, as_type, quoted, typed
 from dstl_dagster.state.rules.types import INSTANT, duckdb_type
 from dstl_dagster.state.text import refuse_raw_text
 
-__all__ = ["Rule", "evaluated_rules"]
+__all__ = ["Rule", "evaluated_rules", "require_rules"]
 
 _RAW_TEXT: Final = "DuckDB, which evaluates the rules, has no such text: give it as binary"
 
@@ -60,25 +60,12 @@ def evaluated_rules(
     DuckDB does not do as Spark does, or fails for a row (an overflow, a division by zero); kind
     `not_installed` without DuckDB.
     """
+    scope, expressions, named = _translated(rules, old.schema, new.schema)
     sides = {"old": old, "new": new}
-    scope = Scope(
-        **{
-            side: dict(zip(rows.column_names, rows.schema.types, strict=True)) for side, rows in sides.items()
-        },
-        seen=set(),
-    )
-    found: dict[int, pa.ChunkedArray] = {}
-    expressions: dict[int, str] = {}
-    for number, rule in enumerate(rules):
-        try:
-            tree = Parser(rule.text).whole()
-            if isinstance(tree, Name) and duckdb_type(rule.kind) is None:
-                side, column, _ = scope.column(tree)
-                found[number] = fitted_column(sides[side].column(column), rule.kind, column, rule.where)
-                continue
-            expressions[number] = as_type(typed(tree, scope), rule.kind).sql
-        except RefusedError as error:
-            raise rule.error(error) from error
+    found: dict[int, pa.ChunkedArray] = {
+        number: fitted_column(sides[side].column(column), rules[number].kind, column, rules[number].where)
+        for number, (side, column) in named.items()
+    }
     if expressions:
         columns = {f"{side}.{name}": sides[side].column(name) for side, name in sorted(scope.seen)}
         columns["in_state"] = pa.array(in_state)
@@ -90,6 +77,37 @@ def evaluated_rules(
         for number, column in zip(expressions, values, strict=True):
             found[number] = column.cast(rules[number].kind)
     return [found[number] for number in range(len(rules))]
+
+
+def require_rules(rules: Sequence[Rule], old: pa.Schema, new: pa.Schema) -> None:
+    """Pass if these rules can be evaluated over rows of these columns. Raises: as `evaluated_rules`."""
+    _, expressions, _ = _translated(rules, old, new)
+    if expressions:
+        _duckdb(rules[0])
+
+
+def _translated(
+    rules: Sequence[Rule], old: pa.Schema, new: pa.Schema
+) -> tuple[Scope, dict[int, str], dict[int, tuple[str, str]]]:
+    """What the rules name, DuckDB's SQL of each by its number, and the (side, name) of a column alone."""
+    scope = Scope(
+        old=dict(zip(old.names, old.types, strict=True)),
+        new=dict(zip(new.names, new.types, strict=True)),
+        seen=set(),
+    )
+    expressions: dict[int, str] = {}
+    named: dict[int, tuple[str, str]] = {}
+    for number, rule in enumerate(rules):
+        try:
+            tree = Parser(rule.text).whole()
+            if isinstance(tree, Name) and duckdb_type(rule.kind) is None:
+                side, column, _ = scope.column(tree)
+                named[number] = side, column
+            else:
+                expressions[number] = as_type(typed(tree, scope), rule.kind).sql
+        except RefusedError as error:
+            raise rule.error(error) from error
+    return scope, expressions, named
 
 
 def _by_duckdb(rows: pa.Table, expressions: dict[int, str], rules: Sequence[Rule]) -> list[pa.ChunkedArray]:
