@@ -49,7 +49,13 @@ from dstl_dagster.state.types import wider_type
 if TYPE_CHECKING:
     from dstl_dagster.state.fitting import fitted_column, fitted_rows, stored_rows
     from dstl_dagster.state.frames import as_table
-    from dstl_dagster.state.rules import Rule, declared_columns, evaluated_rules, require_rules
+    from dstl_dagster.state.rules import (
+        Rule,
+        declared_columns,
+        evaluated_rules,
+        is_deterministic,
+        require_rules,
+    )
 
 __all__ = [
     "DEFAULT_MAX_PARALLELISM",
@@ -80,6 +86,7 @@ __all__ = [
     "fitted_column",
     "fitted_rows",
     "group_of_hashes",
+    "is_deterministic",
     "key_group_of",
     "key_hashes",
     "python_rows",
@@ -104,6 +111,6 @@ __getattr__, __dir__ = lazy_face(
     {
         "fitting": ["fitted_column", "fitted_rows", "stored_rows"],
         "frames": ["as_table"],
-        "rules": ["Rule", "declared_columns", "evaluated_rules", "require_rules"],
+        "rules": ["Rule", "declared_columns", "evaluated_rules", "is_deterministic", "require_rules"],
     },
 )

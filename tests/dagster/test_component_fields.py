@@ -575,6 +575,8 @@ def test_a_scaffold_without_its_job_is_refused(component: type[dg.Component]) ->
         ("coalesce(", "coalesce((", 8, "update: rows: n: .* ends before its expression does"),
         ("0) +", "0)) +", 8, "update: rows: n: .* nothing opens"),
         ("old.n,", "old.m,", 8, "update: rows: n: the state has no column 'm'"),
+        ("old.n,", "Rand() +", 8, r"update: rows: n: Rand\(\) gives another value each time"),
+        ("", "  delete: 'new.n = uuid ()'", 9, r"delete: rows: uuid\(\) gives another value each time"),
     ],
 )
 def test_a_refusal_names_file_line_and_field(old: str, new: str, line: int, said: str, project: Path) -> None:

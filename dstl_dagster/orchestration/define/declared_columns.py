@@ -15,7 +15,7 @@ import pyarrow as pa
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.define.asset_arguments import argument
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
-from dstl_dagster.state import StateSchema, spelled, ttl_to_write, update_by_name
+from dstl_dagster.state import StateSchema, is_deterministic, spelled, ttl_to_write, update_by_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -48,6 +48,7 @@ _TOKEN: Final = re.compile(
 )
 _COLUMN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s`:]+)(?:\s*:\s*|\s+)([A-Za-z_]+)")
 _OLD: Final = re.compile(r"(?<![\w.`])old\.(`(?:[^`]|``)+`|\w+)", re.IGNORECASE)
+_CALLED: Final = re.compile(r"(?<![\w.`])(\w+)\s*\(")
 _CLOSING: Final = {"(": ")", "[": "]"}
 
 
@@ -123,7 +124,9 @@ def _parts(schema: str) -> list[str]:
 
 
 def _require_whole(what: str, sql: Any, names: Sequence[str]) -> None:
-    """Brackets and quotes are closed, and `old` has the columns. Text, comments and a Column pass."""
+    """Brackets and quotes are closed, `old` has the columns, functions are deterministic. Text, comments and
+    a Column pass.
+    """
     if not isinstance(sql, str):
         return
     rest, open_ = "", []
@@ -137,6 +140,11 @@ def _require_whole(what: str, sql: Any, names: Sequence[str]) -> None:
         rest += " " if part[0] != "`" and len(part) > 1 else part
     if open_ or not rest.strip():
         raise InvalidInputError(f"{what}: {sql!r} ends before its expression does")
+    for name in _CALLED.findall(rest):
+        if not is_deterministic(name):
+            raise InvalidInputError(
+                f"{what}: {name}() gives another value each time, so a repeated batch would write other rows"
+            )
     for name in _OLD.findall(rest):
         (column,) = spelled([name.strip("`")], names, case_sensitive=False)
         if column not in names:

@@ -13,6 +13,7 @@ not own which rows are merged (`keyed.diff`), or rules that Spark itself evaluat
 from __future__ import annotations
 
 from dstl_dagster.state.rules.evaluate import Rule, evaluated_rules, require_rules
+from dstl_dagster.state.rules.translate import is_deterministic
 from dstl_dagster.state.rules.types import declared_columns
 
-__all__ = ["Rule", "declared_columns", "evaluated_rules", "require_rules"]
+__all__ = ["Rule", "declared_columns", "evaluated_rules", "is_deterministic", "require_rules"]

@@ -36,7 +36,7 @@ from dstl_dagster.state.rules.types import (
     spark_name,
 )
 
-__all__ = ["Scope", "Typed", "as_type", "typed"]
+__all__ = ["Scope", "Typed", "as_type", "is_deterministic", "typed"]
 
 _COMPARISONS: Final = {
     "=": "=",
@@ -57,13 +57,10 @@ _NUMBER: Final = re.compile(
 _OF_SUFFIX: Final = {"Y": pa.int8(), "S": pa.int16(), "L": pa.int64()}
 _KNOWN: Final = "+ - * / = <> < > <= >= <=> AND OR NOT IN BETWEEN IS CASE CAST ||"
 _NOT_DETERMINISTIC: Final = (
-    "rand",
-    "randn",
-    "random",
-    "uuid",
-    "shuffle",
-    "monotonically_increasing_id",
-    "randstr",
+    *("rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle"),
+    *("monotonically_increasing_id", "spark_partition_id"),
+    *("input_file_name", "input_file_block_start", "input_file_block_length"),
+    *("reflect", "java_method", "try_reflect"),
 )
 
 
@@ -254,7 +251,7 @@ def _call(name: str, values: list[Typed]) -> Typed:
         if not least <= len(values) <= most:
             raise RefusedError(f"{name}() takes {least} to {most} values, not {len(values)}")
         return function(values)
-    if name in _NOT_DETERMINISTIC:
+    if not is_deterministic(name):
         raise RefusedError(
             f"{name}() gives another value each time, so a repeated batch would write other rows"
         )
@@ -262,6 +259,11 @@ def _call(name: str, values: list[Typed]) -> Typed:
         f"{name} is not known to mean the same in DuckDB, by which rows in memory are merged, as in Spark; "
         f"these are: {_KNOWN} {' '.join(sorted(_FUNCTIONS.keys() - {*_KNOWN.lower().split(), 'negative'}))}"
     )
+
+
+def is_deterministic(function: str) -> bool:
+    """Whether a function gives the same value for the same rows, as far as Spark's own are concerned."""
+    return function.lower() not in _NOT_DETERMINISTIC
 
 
 def _same_kind(values: Sequence[Typed]) -> list[Typed]:
