@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -23,6 +27,7 @@ from dstl_dagster.storage import (
 from dstl_dagster.testing.gcs_server import GCSServer
 from tests.contract.test_gcs_store import make_client
 
+NOBODY = 65_534
 Copied = Callable[[ObjectStore], ObjectStore]
 
 
@@ -111,6 +116,25 @@ def folder_of_the_job(folder: Path) -> Iterator[tuple[ObjectStore, Copied]]:
     yield LocalObjectStore(folder / "from", durable=False), copied
 
 
+def synchronized(source: Path, target: Path) -> None:
+    """As `rsync -a --delete`: what has another length or time is replaced by a rename, in order of names."""
+    wanted = sorted(path.relative_to(source) for path in source.rglob("*"))
+    there = sorted(path.relative_to(target) for path in target.rglob("*")) if target.exists() else []
+    for name in reversed([each for each in there if each not in wanted]):
+        (target / name).rmdir() if (target / name).is_dir() else (target / name).unlink()
+    for name in wanted:
+        new, old = source / name, target / name
+        if new.is_dir():
+            old.mkdir(parents=True, exist_ok=True)
+        elif not old.exists() or (old.stat().st_size, old.stat().st_mtime_ns) != (
+            new.stat().st_size,
+            new.stat().st_mtime_ns,
+        ):
+            beside = old.with_name(f".{old.name}.Xa3k9Q")
+            shutil.copy2(new, beside)
+            beside.replace(old)
+
+
 WAYS = [
     memory,
     memory_without_metadata,
@@ -128,9 +152,9 @@ def stores(request, tmp_path):
         yield both
 
 
-def three_checkpoints(keyed, job):
+def three_checkpoints(keyed, job, first=0):
     """Of state, and of a file each."""
-    for number in range(3):
+    for number in range(first, first + 3):
         attempt = keyed.coordinator.trigger()
         report = keyed.report(
             attempt, [{"tail": f"N{number}", "flights": number}, {"tail": "all", "flights": number}]
@@ -154,6 +178,50 @@ def test_a_copy_reads_and_verifies(keyed_on, job_on, stores):
         assert (found.ok, found.problems, found.notes) == (True, (), ())
     assert copy.coordinator.audit().in_order
     assert copy.coordinator.restore(2).checkpoint_id == 2
+
+
+def test_a_folder_that_is_synchronized_again_and_again(keyed_on, job_on, tmp_path):
+    """Between two runs of it the job goes on, goes back, and cleans up; the copy is looked at after each."""
+    store = LocalObjectStore(tmp_path / "from", durable=False)
+    keyed = keyed_on(store, num_retained=2, reader_grace=timedelta(0))
+    for last in (3, 6):
+        three_checkpoints(keyed, job_on(store), first=last)
+        synchronized(tmp_path / "from", tmp_path / "to")
+        copy = keyed_on(LocalObjectStore(tmp_path / "to", durable=False))
+        assert copy.coordinator.latest().checkpoint_id == last
+        assert copy.coordinator.verify().ok
+        assert copy.coordinator.audit().in_order
+        keyed.coordinator.clean_up()
+        keyed.coordinator.restore(last - 1)
+        synchronized(tmp_path / "from", tmp_path / "to")
+        copy = keyed_on(LocalObjectStore(tmp_path / "to", durable=False))
+        assert copy.coordinator.verify().ok
+        assert copy.coordinator.latest().checkpoint_id == last - 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(os.getuid() != 0, reason="root alone becomes another user")
+def test_a_copy_that_another_user_may_only_read(keyed_on, job_on, tmp_path):
+    """As a backup that is mounted read-only: it is read and verified, and a trigger is refused."""
+    store = LocalObjectStore(tmp_path / "from", durable=False)
+    three_checkpoints(keyed_on(store), job_on(store))
+    with tempfile.TemporaryDirectory(dir="/tmp") as open_to_all:  # pytest's own is not
+        folder = Path(shutil.copytree(tmp_path / "from", Path(open_to_all) / "to"))
+        for path in (folder.parent, folder, *folder.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+
+        def look() -> None:
+            os.setuid(NOBODY)
+            copy = keyed_on(LocalObjectStore(folder, durable=False))
+            assert len(copy.rows()) == 4
+            assert copy.coordinator.verify().ok
+            with pytest.raises(DstlError, match=r"[Pp]ermission"):
+                copy.coordinator.trigger()
+
+        child = get_context("fork").Process(target=look)  # root's interpreter may be closed to others
+        child.start()
+        child.join(timeout=60)
+        assert child.exitcode == 0
 
 
 def test_a_copy_goes_on(keyed_on, job_on, stores):
