@@ -26,29 +26,36 @@ _asked: WeakSet[Any] = WeakSet()
 def require_package(spark: SparkSession) -> None:
     """Pass if executors can run this package's tasks; later calls of the same Spark pass at once.
 
-    Runs one task, on one executor, unless executors have this driver's own Python. By Connect the Python is
-    the server's affair: there nothing is asked.
+    Runs one task, on one executor, unless executors have this driver's own Python; by Connect once a session.
 
     Raises: InvalidInputError (kind `not_installed`).
     """
     context = getattr(spark, "_sc", None)
-    if context is None or context in _asked:
+    asked = spark if context is None else context
+    if asked in _asked:
         return
-    is_own = context.master.partition("[")[0] == "local" and context.pythonExec == sys.executable
-    answer = "" if is_own else _answer(spark)
+    is_own = (
+        context is not None
+        and context.master.partition("[")[0] == "local"
+        and context.pythonExec == sys.executable
+    )
+    answer = "" if is_own else _answer(spark, "" if context is None else f" at {context.pythonExec}")
     if answer:
         own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        when, whose = "before its session begins", "the driver's"
+        if context is None:
+            when, whose = "before the Spark Connect server starts", "its"
         raise InvalidInputError(
-            f"Spark's executors {answer}: before its session begins, set the driver's environment variable "
-            f"PYSPARK_PYTHON to a Python {own} that every executor has, with dstl-dagster and its "
-            "dependencies (spark.pyspark.python is for spark-submit alone)",
+            f"Spark's executors {answer}: {when}, set {whose} environment variable PYSPARK_PYTHON to a "
+            f"Python {own} that every executor has, with dstl-dagster and its dependencies "
+            "(spark.pyspark.python is for spark-submit alone)",
             ErrorKind.NOT_INSTALLED,
         )
-    _asked.add(context)
+    _asked.add(asked)
 
 
-def _answer(spark: SparkSession) -> str:
-    """What is wrong with the executors' Python; nothing if all is well."""
+def _answer(spark: SparkSession, where: str) -> str:
+    """What is wrong with the executors' Python; nothing if all is well. `where` it is, if that is known."""
     from pyspark.sql import functions as F
 
     def missing(_: int) -> str:  # inside of a function, so that it is sent as it is, not by its module's name
@@ -66,11 +73,10 @@ def _answer(spark: SparkSession) -> str:
     try:
         ((answer,),) = spark.range(1).select(asked("id")).collect()
     except Exception as error:
-        python = spark.sparkContext.pythonExec
         other, none = _OTHER_PYTHON.search(str(error)), _NO_PYTHON.search(str(error))
         if other is not None:
-            return f"run Python {other[1]} at {python}, and this driver another"
+            return f"run Python {other[1]}{where}, and this driver another"
         if none is not None:
-            return f"have no Python at {python}"
+            return f"have no Python{where}"
         raise
     return str(answer)

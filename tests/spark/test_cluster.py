@@ -182,6 +182,38 @@ def test_executors_without_python(job: Job, other_python: Path) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.soak
+def test_a_connect_server_is_asked_before_the_first_batch(tmp_path: Path) -> None:
+    """Its executors have an empty environment; the sentence says where to set another."""
+    pytest.importorskip("zstandard", reason="pyspark[connect] is not installed")
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from pyspark.sql import SparkSession\n"
+        "from dstl_dagster.spark import register\n"
+        "register(SparkSession.builder.remote('local[1]').getOrCreate())\n"
+    )
+    python = str(bare / "bin" / "python")
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYSPARK_PYTHON": python,
+            "PYSPARK_DRIVER_PYTHON": python,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"at {python}, which has no module" in done.stderr
+    assert "before the Spark Connect server starts, set its environment variable" in done.stderr
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.soak
 def test_a_cluster_is_asked_before_the_first_batch(tmp_path: Path) -> None:
     """Real executors, and an empty environment: a sentence after one job of Spark, and none of the batch."""
     bare = tmp_path / "bare"
