@@ -15,8 +15,8 @@ became Arrow (`frames`), what can be stored at all and what widens (`types`), or
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from dstl_dagster.state.types import same_fields, stored_type, wider_type
 __all__ = ["fitted_column", "fitted_rows", "stored_rows"]
 
 _INT64_DIGITS = 19
+_NARROW_BYTES: Final = 1 << 30
 _UNSIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
 
 
@@ -93,7 +94,7 @@ def stored_rows(rows: pa.Table, what: str) -> pa.Table:
 def fitted_column(column: pa.ChunkedArray, kind: pa.DataType, name: str, what: str) -> pa.ChunkedArray:
     """The column as the stored type `kind`. Raises: InvalidInputError (kind `schema_change`)."""
     chunks, before = [], 0
-    for chunk in column.chunks:
+    for chunk in (part for each in column.chunks for part in _narrow(each)):
         try:
             chunks.append(_fitted(chunk, kind))
         except _MisfitError as error:
@@ -105,6 +106,18 @@ def fitted_column(column: pa.ChunkedArray, kind: pa.DataType, name: str, what: s
             ) from error.__cause__
         before += len(chunk)
     return pa.chunked_array(chunks, kind)
+
+
+def _narrow(chunk: pa.Array) -> Iterator[pa.Array]:
+    """Slices of it whose text a column in stored types can have in one array."""
+    is_wide = pt.is_large_string(chunk.type) or pt.is_large_binary(chunk.type)
+    if not is_wide or chunk.nbytes <= _NARROW_BYTES or len(chunk) < 2:
+        yield chunk
+        return
+    half = len(chunk) // 2
+    for part in (chunk[:half], chunk[half:]):
+        # Concatenated it begins at 0: a cast looks at where a slice ends.
+        yield from _narrow(pa.concat_arrays([part, part[:0]]))
 
 
 def _kind_to_write(known: StateSchema, field: pa.Field, has_type: bool) -> pa.DataType:

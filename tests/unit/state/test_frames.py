@@ -99,6 +99,18 @@ def test_a_row_counts_over_chunks_and_inside_of_lists_and_maps() -> None:
     assert held.column("v").to_pylist() == [None, [("a", [1])], None]
 
 
+@pytest.mark.soak  # 5 GiB
+def test_text_of_more_than_2_gib_in_one_array() -> None:
+    """As libraries with wide offsets hand it over: it is cut, for no stored array has so much."""
+    count, text = 2_300, b"x" * 1_000_000
+    offsets = pa.array(range(0, (count + 1) * len(text), len(text)), pa.int64())
+    wide = pa.LargeStringArray.from_buffers(count, offsets.buffers()[1], pa.py_buffer(text * count))
+    (column,) = fitted_rows(pa.table({"text": wide}), None, "rows").columns
+    assert column.type == pa.string()
+    assert (len(column), column.num_chunks) == (count, 4)
+    assert column[-1].as_buffer() == pa.py_buffer(text)
+
+
 def test_a_decimal_of_other_digits_widens_the_state() -> None:
     """As in Spark: by its type, and not by its values."""
     rows = fitted_rows(pa.table({"d": [Decimal("1.2345")]}), KNOWN, WHAT)
