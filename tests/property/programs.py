@@ -200,7 +200,7 @@ class World:
             for day in days if drops < self.history.count(f"drop {program.job}") else ():
                 if (program.mark, day) not in went | self._days_in(program.job):
                     self.wrong.append(f"{program}: day {day} neither went with the drop nor came after it")
-            if still and self.newest(program.job) > newest:
+            if still and meanwhile is None and self.newest(program.job) > newest:
                 self._look_at(program, key)
         elif not ran.died and (not ran.sentence.strip() or ran.sentence.startswith(_RAW)):
             self.wrong.append(f"a red run of {program} says {ran.sentence!r}")
