@@ -14,7 +14,7 @@ from dstl_dagster.errors import ErrorKind
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.partitions import require_next_partition
 from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
-from dstl_dagster.orchestration.watch.tick import TimelineFollower
+from dstl_dagster.orchestration.watch.tick import Limits, TimelineFollower
 from dstl_dagster.spark.local import java
 from dstl_dagster.spark.stores import require_shared
 from dstl_dagster.spark.streaming.micro_batches import MicroBatch
@@ -34,7 +34,7 @@ def _no_java(case: Case) -> None:
 
 def _timeline_replaced(case: Case) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        follower = TimelineFollower(instance, JOB, case.coordinator(), SystemClock())
+        follower = TimelineFollower(instance, JOB, case.coordinator(), SystemClock(), Limits())
         follower.start('{"slot": 42}')
 
 
