@@ -229,11 +229,10 @@ class _Runs:
                     return
                 result = replace(result, checks=checks)
             made = output_of_state(resource.coordinator(assets.job), attempt)
-            yield dg.MaterializeResult(
+            yield made._replace(
                 asset_key=key,
-                metadata={**made.metadata, **result.metadata},
-                tags={**made.tags, **result.tags},
-                data_version=made.version,
+                metadata={**(made.metadata or {}), **result.metadata},
+                tags={**(made.tags or {}), **result.tags},
                 check_results=list(result.checks),
             )
 

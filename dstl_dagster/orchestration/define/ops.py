@@ -21,7 +21,7 @@ from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.inject.store_check import FilesInside
 from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
 from dstl_dagster.orchestration.program import assets_in
-from dstl_dagster.orchestration.report.events import output_of_state
+from dstl_dagster.orchestration.report.events import output_of_state, state_version
 from dstl_dagster.orchestration.report.steps import Step, clean_up, compose_commit, confirm, persist
 from dstl_dagster.timeline import Ending
 
@@ -211,7 +211,7 @@ class _Ops:
                 yield dg.Output(value)
                 return
             made = output_of_state(_begin(reference, changelog)[1], attempt, step="4-7")
-            context.set_data_version(shown.state_key, made.version)
+            context.set_data_version(shown.state_key, dg.DataVersion(state_version(attempt.attempt)))
             yield dg.Output(value, metadata=made.metadata, tags=made.tags)
 
         return decorator(_of_reference(self.changelog, last if is_last else step))

@@ -472,24 +472,19 @@ def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, A
     }
 
 
-@dataclass(frozen=True)
-class StateOutput:
-    """What an event says of the state that a run of its own asset reports as its output."""
-
-    metadata: Mapping[str, Any]
-    tags: Mapping[str, str]
-    version: dg.DataVersion
-
-
-def output_of_state(coordinator: CheckpointCoordinator, attempt: Attempt, step: str = "1-7") -> StateOutput:
-    """Of the checkpoint that this attempt completed. `step`: as its op is tagged."""
+def output_of_state(
+    coordinator: CheckpointCoordinator, attempt: Attempt, step: str = "1-7"
+) -> dg.MaterializeResult[Any]:
+    """What a run of the state's own asset reports of the checkpoint that its attempt completed. `step`: as its
+    op is tagged.
+    """
     checkpoint, assets = coordinator.get(attempt.checkpoint_id), JobAssets.defined(coordinator.job)
     reporter = Reporter.of(coordinator, coordinator.timeline.seen(), "run")
     tags = {TAG_JOB: coordinator.job, **_tags(checkpoint.entry.completed, reporter, step)}
     version = dg.DataVersion(tags.pop(TAG_VERSION))  # a tag that Dagster sets
     about = dg.MetadataValue.md(checkpoint_link(assets, attempt.checkpoint_id))
     said = {"checkpoint": about, **state_metadata(checkpoint, reporter.prices)}
-    return StateOutput(said, tags, version)
+    return dg.MaterializeResult(metadata=said, tags=tags, data_version=version)
 
 
 def _tags(completed: Completed, reporter: Reporter, step: str = "5") -> Mapping[str, str]:

@@ -8,6 +8,7 @@ process, and a run too few leaves files unpublished. So what seems alive is wait
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
@@ -26,42 +27,36 @@ _MAX_COMMIT_RUNS = 3
 """Runs requested to commit one checkpoint before a person has to look."""
 
 
+@dataclass
 class Committing:
     """Requests of one tick for step 6.
 
     Attributes:
+        patience: how long what seems alive is waited for.
         waiting: what the checkpoint that is not committed waits for, in words; `None` if for nothing.
     """
 
-    def __init__(
-        self,
-        instance: dg.DagsterInstance,
-        assets: JobAssets,
-        coordinator: CheckpointCoordinator,
-        clock: Clock,
-        patience: timedelta,
-    ) -> None:
-        self._instance = instance
-        self._assets = assets
-        self._coordinator = coordinator
-        self._clock = clock
-        self._patience = patience
-        self.waiting: str | None = None
+    instance: dg.DagsterInstance
+    assets: JobAssets
+    coordinator: CheckpointCoordinator
+    clock: Clock
+    patience: timedelta
+    waiting: str | None = None
 
     def requests(self, tick: Tick) -> list[dg.RunRequest]:
         """A run for the checkpoint that waits for step 6, unless one seems alive or has succeeded."""
-        waiting = self._coordinator.timeline.tail().uncommitted if tick.at_end else []
+        waiting = self.coordinator.timeline.tail().uncommitted if tick.at_end else []
         if not waiting:
             return []
         pending = waiting[0].completed
         step = f"step 6 of checkpoint {pending.checkpoint_id}"
-        is_alive = OwnerRuns(self._instance).are_alive(pending.owner)
+        is_alive = OwnerRuns(self.instance).are_alive(pending.owner)
         if is_alive and self._has_time(f"{step}: {pending.owner}", pending.recorded_at):
             return []
-        commit = f"{self._assets.job}/{pending.checkpoint_id}/{pending.attempt}"
+        commit = f"{self.assets.job}/{pending.checkpoint_id}/{pending.attempt}"
         # The runs decide, not the run key alone: Dagster scopes a run key to the sensor's name, and never
         # launches the key of a failed run again.
-        records = list(self._instance.get_run_records(dg.RunsFilter(tags={TAG_COMMIT: commit})))
+        records = list(self.instance.get_run_records(dg.RunsFilter(tags={TAG_COMMIT: commit})))
         if any(record.dagster_run.is_success for record in records):
             return []
         for record in records:
@@ -82,8 +77,8 @@ class Committing:
 
     def _has_time(self, who: str, since: datetime) -> bool:
         """Whether that run may still do it; says so."""
-        until = since + self._patience
-        if self._clock.now() > until:
+        until = since + self.patience
+        if self.clock.now() > until:
             return False
         self.waiting = (
             f"waiting for {who}, since {since:%Y-%m-%d %H:%M:%S} UTC; a run is requested if it has not "
@@ -94,7 +89,7 @@ class Committing:
     def _request(self, pending: Completed, commit: str, number: int) -> dg.RunRequest:
         return dg.RunRequest(
             run_key=f"{commit}/{number}",
-            run_config=commit_run_config(self._assets.job, pending.checkpoint_id),
+            run_config=commit_run_config(self.assets.job, pending.checkpoint_id),
             tags={
                 TAG_COMMIT: commit,
                 TAG_CHECKPOINT: str(pending.checkpoint_id),

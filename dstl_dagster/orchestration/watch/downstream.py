@@ -24,9 +24,10 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_DOWNSTREAM, TAG_JOB, JobAssets
 from dstl_dagster.orchestration.partitions import has_partition
+from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.watch.changelog import with_changelog
 from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
-from dstl_dagster.orchestration.watch.tick import Limits, TimelineFollower
+from dstl_dagster.orchestration.watch.tick import TimelineFollower
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
 __all__ = ["build_downstream_sensor"]
@@ -119,8 +120,8 @@ class _Asking:
 
     def start(self, cursor_text: str | None) -> CheckpointCursor:
         """Raises: as `TimelineFollower.start`."""
-        follower = TimelineFollower(self.instance, self.assets, self.coordinator, SystemClock(), Limits())
-        start = follower.start(cursor_text)
+        page = Page(self.assets, self.instance)
+        start = TimelineFollower(page, self.coordinator, SystemClock()).start(cursor_text)
         if cursor_text is not None:
             return start
         retained = self.coordinator.timeline.tail().retained

@@ -20,11 +20,11 @@ from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id, run_of_owner
 from dstl_dagster.orchestration.report.agreement import evaluations_beside
 from dstl_dagster.orchestration.report.marks import mark_partitions, settle_marks
+from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.watch.changelog import with_changelog
 from dstl_dagster.orchestration.watch.committing import Committing
 from dstl_dagster.orchestration.watch.tick import Limits, Tick, TimelineFollower
-from dstl_dagster.timeline import Opened
 
 __all__ = ["build_abort_sensors", "build_checkpoint_sensor"]
 
@@ -68,16 +68,8 @@ def build_checkpoint_sensor(
     def follow(context: dg.SensorEvaluationContext, resource: ChangelogStorageResource) -> dg.SensorResult:
         assets, states = _found(context, named)
         coordinator = resource.coordinator(assets.job)
-        follower = TimelineFollower(
-            context.instance,
-            assets,
-            coordinator,
-            tick_clock,
-            limits,
-            partitions_def=partitions_def,
-            states=states,
-            repository=context.repository_def,
-        )
+        page = Page(assets, context.instance, partitions_def, states)
+        follower = TimelineFollower(page, coordinator, tick_clock, limits, context.repository_def)
         start = follower.start(context.cursor)
         settle_marks(context.instance, assets)
         tick = follower.follow(start)
@@ -153,7 +145,7 @@ def _abort_open_attempt(
         return f"run {run.run_id} left no attempt of job {coordinator.job!r} open"
     if not owners.have_ended(opened.owner):
         return f"run {run.run_id} is being re-executed, which continues its attempt"
-    attempt = _attempt_of(opened, coordinator)
+    attempt = Attempt(opened.checkpoint_id, opened.attempt, opened.parent, coordinator.job)
     if run.status == dg.DagsterRunStatus.FAILURE and _is_reported_durable(coordinator, attempt):
         return (
             f"run {run.run_id} failed with all its work done: re-execute it from failure to complete "
@@ -164,19 +156,6 @@ def _abort_open_attempt(
     except (ConflictError, NotFoundError) as error:
         return f"the attempt of run {run.run_id} was no longer open: {error}"
     return f"aborted the attempt of run {run.run_id} on checkpoint {opened.checkpoint_id}"
-
-
-def _attempt_of(opened: Opened, coordinator: CheckpointCoordinator) -> Attempt:
-    return Attempt(
-        checkpoint_id=opened.checkpoint_id,
-        attempt=opened.attempt,
-        parent=opened.parent,
-        job=coordinator.job,
-        store_uri=coordinator.store.uri,
-        batch=opened.batch,
-        base=opened.base,
-        timeline=coordinator.timeline.seen().timeline_id,
-    )
 
 
 def _is_reported_durable(coordinator: CheckpointCoordinator, attempt: Attempt) -> bool:

@@ -25,7 +25,7 @@ import dagster as dg
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind
-from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT, JobAssets
+from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import (
@@ -88,36 +88,16 @@ class Tick:
     at_end: bool = False
 
 
+@dataclass
 class TimelineFollower:
-    """Follows the timeline of one job for one instance.
+    """Follows the timeline of one job for one page. `repository`: the definitions around the sensor."""
 
-    Args:
-        partitions_def: of the job's files; a checkpoint's idempotency key is its partition where it is one.
-        states: the assets that write the job's state in these definitions, with their partitions.
-        repository: the definitions around the sensor.
-    """
-
-    def __init__(
-        self,
-        instance: dg.DagsterInstance,
-        assets: JobAssets,
-        coordinator: CheckpointCoordinator,
-        clock: Clock,
-        limits: Limits,
-        *,
-        partitions_def: dg.PartitionsDefinition[str] | None = None,
-        states: Mapping[dg.AssetKey, dg.PartitionsDefinition[str] | None] | None = None,
-        repository: dg.RepositoryDefinition | None = None,
-    ) -> None:
-        self._instance = instance
-        self._assets = assets
-        self._coordinator = coordinator
-        self._clock = clock
-        self._page = Page(assets, instance, partitions_def, states or {})
-        self._limits = limits
-        self._repository = repository
-        self._shows_other = False
-        self._owners = OwnerRuns(instance)
+    page: Page
+    coordinator: CheckpointCoordinator
+    clock: Clock
+    limits: Limits = Limits()
+    repository: dg.RepositoryDefinition | None = None
+    _shows_other: bool = False
 
     def start(self, cursor_text: str | None) -> CheckpointCursor:
         """Where to begin: at the cursor, or without one at what a sensor reported last.
@@ -128,12 +108,12 @@ class TimelineFollower:
         slot = 0 if cursor is None else cursor.slot
         there = self._record_at(slot)
         known = cursor is not None and slot and there and cursor.decision in (None, there.decision_id)
-        found = compare_timeline(self._instance, self._coordinator, followed_to=slot if known else 0)
+        found = compare_timeline(self.page.instance, self.coordinator, followed_to=slot if known else 0)
         start_over = cursor is not None and cursor.start_over
         if found.away is not None and not start_over:
             raise ConflictError(f"{found.away}{_BY_CURSOR}", kind=ErrorKind.TIMELINE_REPLACED)
         self._shows_other = found.difference is not None
-        timeline = self._coordinator.timeline.names.timeline
+        timeline = self.coordinator.timeline.names.timeline
         if cursor is None or start_over:
             cursor = self._before_last_report() or CheckpointCursor()
         elif slot and not known:
@@ -150,15 +130,15 @@ class TimelineFollower:
 
     def follow(self, start: CheckpointCursor) -> Tick:
         """Everything that happened after `start`, up to the limits. Writes nothing."""
-        tick, view, limits = Tick(start), None, self._limits
+        tick, view, limits = Tick(start), None, self.limits
         known: dict[int, Completed] = {}
-        deadline_seconds = self._clock.monotonic_seconds() + limits.seconds
-        for record in self._coordinator.timeline.records(start.slot):
+        deadline_seconds = self.clock.monotonic_seconds() + limits.seconds
+        for record in self.coordinator.timeline.records(start.slot):
             full = isinstance(record, Completed) and len(tick.reported) >= limits.checkpoints
-            if full or self._clock.monotonic_seconds() >= deadline_seconds:
+            if full or self.clock.monotonic_seconds() >= deadline_seconds:
                 return tick
             if view is None:
-                view = self._coordinator.timeline.tail()
+                view = self.coordinator.timeline.tail()
             if isinstance(record, Completed):
                 known[record.checkpoint_id] = record
             if record.slot > view.slot or not self._take(record, tick, view, known):
@@ -167,12 +147,12 @@ class TimelineFollower:
         tick.at_end = True
         if self._shows_other:
             tick.restorable_changed = True
-            view = self._coordinator.timeline.tail()
-            tick.report = show_store(tick.report, self._history(view), self._page)
+            view = self.coordinator.timeline.tail()
+            tick.report = show_store(tick.report, self._history(view), self.page)
         elif view is not None:
             last = view.last_completed
             if last is not None and last.completed.slot <= tick.cursor.slot:  # a later one has its own turn
-                tick.report += show_newest(tick.report, self._history(view), self._page)
+                tick.report += show_newest(tick.report, self._history(view), self.page)
         return tick
 
     def _take(
@@ -180,9 +160,9 @@ class TimelineFollower:
     ) -> bool:
         """Add to the tick what follows from the record; False where the tick has to end before it."""
         history = self._history(view, known)
-        found = to_report(record, history, self._page)
+        found = to_report(record, history, self.page)
         if isinstance(record, Restored) and view.last_completed_id == record.checkpoint_id:
-            found += show_newest(tick.report + found, history, self._page, record)
+            found += show_newest(tick.report + found, history, self.page, record)
         owner = _owner_of(record, history)
         if found and owner is not None and self._is_awaited(owner, record.recorded_at):
             at = f"{record.recorded_at:%H:%M:%S} UTC"
@@ -204,25 +184,28 @@ class TimelineFollower:
 
     def _history(self, view: TimelineView, known: Mapping[int, Completed] | None = None) -> History:
         return History.of(
-            self._coordinator,
+            self.coordinator,
             view,
             _SENSOR,
             known=known,
-            partitions_def=next(iter(self._page.states.values()), None) or self._page.files,
-            repository=self._repository,
+            partitions_def=next(iter(self.page.states.values()), None) or self.page.files,
+            repository=self.repository,
         )
 
     def _is_awaited(self, owner: str, since: datetime) -> bool:
         """The run behind a record is alive, and there is still time for it to report."""
-        return self._owners.are_alive(owner) and self._clock.now() - since <= self._limits.patience
+        return (
+            OwnerRuns(self.page.instance).are_alive(owner)
+            and self.clock.now() - since <= self.limits.patience
+        )
 
     def _record_at(self, slot: int) -> TimelineRecord | None:
-        return None if slot < 1 else next(self._coordinator.timeline.records(slot - 1), None)
+        return None if slot < 1 else next(self.coordinator.timeline.records(slot - 1), None)
 
     def _before_last_report(self) -> CheckpointCursor | None:
         """Just before the last checkpoint that a sensor reported: all earlier ones are reported as well."""
-        found = self._instance.fetch_materializations(
-            dg.AssetRecordsFilter(asset_key=self._assets.checkpoints_key), limit=_EVENTS_SEARCHED
+        found = self.page.instance.fetch_materializations(
+            dg.AssetRecordsFilter(asset_key=self.page.assets.checkpoints_key), limit=_EVENTS_SEARCHED
         )
         for each in found.records:
             event = each.asset_materialization
