@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         build_maintenance,
     )
     from dstl_dagster.orchestration.operate.restoring import restore_run_config
-    from dstl_dagster.orchestration.partitions import next_partition
+    from dstl_dagster.orchestration.partition_order import next_partition
     from dstl_dagster.orchestration.watch.checks import build_checkpoint_checks
     from dstl_dagster.orchestration.watch.downstream import build_downstream_sensor
     from dstl_dagster.orchestration.watch.sensors import build_abort_sensors, build_checkpoint_sensor
@@ -104,7 +104,7 @@ __getattr__, __dir__ = lazy_face(
             "build_maintenance",
         ],
         "orchestration.define.ops": ["cleanup_op", "compose_commit_op", "confirm_op", "persist_op"],
-        "orchestration.partitions": ["next_partition"],
+        "orchestration.partition_order": ["next_partition"],
         "orchestration.inject.resources": [
             "ChangelogStorageResource",
             "RecoverableWriterResource",

@@ -18,7 +18,9 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind
-from dstl_dagster.orchestration.keys import (
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.owners import OwnerRuns
+from dstl_dagster.orchestration.tags import (
     TAG_ATTEMPT,
     TAG_JOB,
     TAG_RESTORED,
@@ -26,9 +28,7 @@ from dstl_dagster.orchestration.keys import (
     TAG_START_OVER,
     TAG_TIMELINE,
     TAG_VERSION,
-    JobAssets,
 )
-from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.timeline import Completed, Restored, TimelineRecord
 
 __all__ = ["Comparison", "compare_timeline", "require_shown_timeline", "shown_job", "shown_metadata"]

@@ -28,15 +28,16 @@ from dstl_dagster.orchestration.define.asset_function import CHANGELOG, AssetFun
 from dstl_dagster.orchestration.define.declared_columns import require_fitting
 from dstl_dagster.orchestration.define.io_manager import KeyedStateIOManager
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
+from dstl_dagster.orchestration.definitions import asset_source, assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.applied import observe_if_unchanged, repeated_checks
 from dstl_dagster.orchestration.inject.opening import is_called_directly, op_context_of
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.inject.store_check import FilesInside
-from dstl_dagster.orchestration.keys import OPERATOR, TAG_JOB, TAG_STEP, JobAssets
-from dstl_dagster.orchestration.partitions import previous_partition
-from dstl_dagster.orchestration.program import asset_source, assets_in
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.partition_order import previous_partition
 from dstl_dagster.orchestration.report.events import output_of_state
+from dstl_dagster.orchestration.tags import OPERATOR, TAG_JOB, TAG_STEP
 from dstl_dagster.settings import parse_names
 
 if TYPE_CHECKING:

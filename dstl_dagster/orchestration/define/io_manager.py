@@ -23,24 +23,21 @@ from pydantic import Field, PrivateAttr
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import source_id
+from dstl_dagster.orchestration.claims import claim_of_output
 from dstl_dagster.orchestration.define.merge_rule import is_spark_rows
 from dstl_dagster.orchestration.define.output_checks import OutputChecks
 from dstl_dagster.orchestration.define.rerun import execution_of, require_replaceable
 from dstl_dagster.orchestration.define.table import in_words
 from dstl_dagster.orchestration.define.targets import Target
+from dstl_dagster.orchestration.definitions import asset_source, step_of
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.inject.renamed_asset import refuse_new_name
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.inject.turns import TakeOver, Turn
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
-from dstl_dagster.orchestration.partitions import (
-    interval,
-    require_next_partition,
-    window_key,
-    window_of,
-)
-from dstl_dagster.orchestration.program import asset_source, claim_of_output, step_of
+from dstl_dagster.orchestration.partition_order import require_next_partition
+from dstl_dagster.orchestration.partitions import interval, window_key, window_of
 from dstl_dagster.orchestration.report.events import state_metadata
 from dstl_dagster.orchestration.report.marks import leave_as_it_was
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata

@@ -19,7 +19,7 @@ from dstl_dagster.orchestration.define.declared_columns import require_fitting
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
 from dstl_dagster.orchestration.define.rerun import Rerun
 from dstl_dagster.orchestration.define.table import PartitionColumns
-from dstl_dagster.orchestration.program import step_of
+from dstl_dagster.orchestration.definitions import step_of
 from dstl_dagster.settings import StateTtlConfig, parse_names
 
 __all__ = ["Target"]

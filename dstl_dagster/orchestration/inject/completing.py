@@ -9,7 +9,7 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, load_report
 from dstl_dagster.orchestration.inject.opening import is_called_directly
-from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
+from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report.steps import (
     Step,
     clean_up,
@@ -18,6 +18,7 @@ from dstl_dagster.orchestration.report.steps import (
     is_complete,
     persist,
 )
+from dstl_dagster.orchestration.tags import TAG_STEP
 
 __all__ = ["complete", "is_completed_later"]
 

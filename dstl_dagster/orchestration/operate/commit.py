@@ -13,8 +13,9 @@ import dagster as dg
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, TAG_STEP, JobAssets, dagster_name
+from dstl_dagster.orchestration.keys import JobAssets, dagster_name
 from dstl_dagster.orchestration.report.steps import Step, clean_up, compose_commit
+from dstl_dagster.orchestration.tags import TAG_CHECKPOINT, TAG_STEP
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 
 __all__ = ["CommitConfig", "build_commit_job", "commit_run_config"]

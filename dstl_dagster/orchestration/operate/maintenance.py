@@ -16,11 +16,12 @@ import dagster as dg
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.keys import TAG_JOB, TAG_STEP, JobAssets, dagster_name
+from dstl_dagster.orchestration.keys import JobAssets, dagster_name
 from dstl_dagster.orchestration.operate.correcting import correct_partition
 from dstl_dagster.orchestration.operate.restoring import RestoreConfig, restore
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.report.steps import Step, clean_up, materialize, verify
+from dstl_dagster.orchestration.tags import TAG_JOB, TAG_STEP
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 
 __all__ = ["Work", "build_cleanup_job", "build_cleanup_schedule", "build_maintenance"]

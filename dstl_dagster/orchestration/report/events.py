@@ -21,21 +21,9 @@ from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import JobNames, counted, readable_bytes
 from dstl_dagster.keyed import OperatorEntry
-from dstl_dagster.orchestration.keys import (
-    TAG_ATTEMPT,
-    TAG_CHECKPOINT,
-    TAG_JOB,
-    TAG_PARENT,
-    TAG_REPORTER,
-    TAG_RESTORED,
-    TAG_SLOT,
-    TAG_STEP,
-    TAG_TIMELINE,
-    TAG_VERSION,
-    JobAssets,
-)
-from dstl_dagster.orchestration.partitions import next_partition
-from dstl_dagster.orchestration.program import maintenance_job
+from dstl_dagster.orchestration.definitions import maintenance_job
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.partition_order import next_partition
 from dstl_dagster.orchestration.report.chain import chain_metadata, savepoints_of
 from dstl_dagster.orchestration.report.details import (
     checkpoint_details,
@@ -58,6 +46,18 @@ from dstl_dagster.orchestration.report.measures import (
     measure,
     mebibytes,
     row_measures,
+)
+from dstl_dagster.orchestration.tags import (
+    TAG_ATTEMPT,
+    TAG_CHECKPOINT,
+    TAG_JOB,
+    TAG_PARENT,
+    TAG_REPORTER,
+    TAG_RESTORED,
+    TAG_SLOT,
+    TAG_STEP,
+    TAG_TIMELINE,
+    TAG_VERSION,
 )
 from dstl_dagster.settings import CheckpointOptions, StoragePrices
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
@@ -475,8 +475,8 @@ def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, A
 def output_of_state(
     coordinator: CheckpointCoordinator, attempt: Attempt, step: str = "1-7"
 ) -> dg.MaterializeResult[Any]:
-    """What a run of the state's own asset reports of the checkpoint that its attempt completed. `step`: as its
-    op is tagged.
+    """What a run of the state's own asset reports of the checkpoint that its attempt completed. `step`: as
+    its op is tagged.
     """
     checkpoint, assets = coordinator.get(attempt.checkpoint_id), JobAssets.defined(coordinator.job)
     reporter = Reporter.of(coordinator, coordinator.timeline.seen(), "run")

@@ -23,14 +23,8 @@ import dagster as dg
 from dagster._core.events import AssetMaterializationPlannedData  # no public name; since Dagster 0.14
 
 from dstl_dagster.checkpoint import Checkpoint
-from dstl_dagster.orchestration.keys import (
-    TAG_ATTEMPT,
-    TAG_CHECKPOINT,
-    TAG_JOB,
-    TAG_MARK,
-    TAG_RESTORED,
-    JobAssets,
-)
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_JOB, TAG_MARK, TAG_RESTORED
 from dstl_dagster.timeline import Completed, Restored
 
 __all__ = [

@@ -24,12 +24,13 @@ import dagster as dg
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.keyed import load_manifest
-from dstl_dagster.orchestration.keys import TAG_VERSION, JobAssets
-from dstl_dagster.orchestration.program import state_of
+from dstl_dagster.orchestration.definitions import state_of
+from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report import events as says
 from dstl_dagster.orchestration.report.events import Event, Reporter
 from dstl_dagster.orchestration.report.marks import Mark, blocked_mark, other_store_mark, restored_mark
 from dstl_dagster.orchestration.report.page import Page
+from dstl_dagster.orchestration.tags import TAG_VERSION
 from dstl_dagster.timeline import (
     CheckpointEntry,
     Committed,

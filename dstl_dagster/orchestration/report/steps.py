@@ -25,10 +25,10 @@ from dstl_dagster.checkpoint import (
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.orchestration.definitions import assets_in, code_location, definition_of
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.partitions import partition_of
-from dstl_dagster.orchestration.program import assets_in, code_location, definition_of
 from dstl_dagster.orchestration.report.agreement import evaluations_beside
 from dstl_dagster.orchestration.report.marks import leave_as_it_was, mark_partitions, settle_marks
 from dstl_dagster.orchestration.report.page import Page

@@ -17,10 +17,10 @@ import dagster as dg
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.format import readable_bytes
+from dstl_dagster.orchestration.definitions import assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.program import assets_in
 from dstl_dagster.orchestration.report import findings
 from dstl_dagster.orchestration.report.agreement import partitions_finding
 from dstl_dagster.orchestration.report.data_findings import DATA_CHECKS, data_finding, parse_limits

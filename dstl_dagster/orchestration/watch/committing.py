@@ -15,9 +15,10 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.clock import Clock
-from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_COMMIT, JobAssets
+from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.operate.commit import commit_run_config
 from dstl_dagster.orchestration.owners import OwnerRuns
+from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_COMMIT
 from dstl_dagster.orchestration.watch.tick import Tick
 from dstl_dagster.timeline import Completed
 

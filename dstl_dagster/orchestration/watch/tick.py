@@ -25,7 +25,6 @@ import dagster as dg
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind
-from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import (
@@ -35,6 +34,7 @@ from dstl_dagster.orchestration.report.reconcile import (
     show_store,
     to_report,
 )
+from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT
 from dstl_dagster.orchestration.timeline_check import compare_timeline
 from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
 from dstl_dagster.timeline import (

@@ -12,7 +12,7 @@ from dstl_dagster import JobAssets, build_commit_job, commit_run_config
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ErrorKind
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.partitions import require_next_partition
+from dstl_dagster.orchestration.partition_order import require_next_partition
 from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
 from dstl_dagster.orchestration.watch.tick import Limits, TimelineFollower
 from dstl_dagster.spark.local import java

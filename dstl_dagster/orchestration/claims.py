@@ -1,36 +1,23 @@
-"""What a program is, in Dagster's words: which asset or op writes, what its partitions are, what its keys
-are.
+"""What a run claims of its batch: which asset or op writes, and what its partitions are, in a job's words.
 
-Owns the claim of a run's batch, and where a run looks for the assets of its job. Does not own whether it
-fits the job (`checkpoint.claims`), or which partition comes next (`partitions`).
+Does not own whether that fits the job (`checkpoint.claims`), or which partition is next (`partition_order`).
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import dagster as dg
 from dagster._core.errors import DagsterInvalidPropertyError  # no public name; since Dagster 0.9
-from dagster_shared.check import CheckError
 
-from dstl_dagster.checkpoint import Checkpoint, Claim, Measure
+from dstl_dagster.checkpoint import Claim, Measure
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.keys import TAG_IGNORE_UNCLAIMED, TAG_JOB, TAG_STEP, JobAssets
+from dstl_dagster.orchestration.definitions import asset_source, code_location, step_of
 from dstl_dagster.orchestration.partitions import window_key
+from dstl_dagster.orchestration.tags import TAG_IGNORE_UNCLAIMED
 
-__all__ = [
-    "asset_source",
-    "assets_in",
-    "claim_of_op",
-    "claim_of_output",
-    "code_location",
-    "definition_of",
-    "maintenance_job",
-    "state_of",
-    "step_of",
-]
+__all__ = ["claim_of_op", "claim_of_output"]
 
 _KINDS = (
     (dg.StaticPartitionsDefinition, "static partitions"),
@@ -38,58 +25,6 @@ _KINDS = (
 )
 _TABLE = "partitions of a table"
 _RUNS, _KEYS, _IN_ORDER, _ANY_ORDER = "runs", "keys", "time partitions", "time partitions in any order"
-
-
-def code_location(context: Any) -> dg.RepositoryDefinition | None:
-    """The definitions around a run; `None` for an execution in process, which has none."""
-    with contextlib.suppress(CheckError):
-        found: dg.RepositoryDefinition = context.repository_def
-        return found
-    return None
-
-
-def maintenance_job(definitions: dg.RepositoryDefinition | None, job: str, work: str) -> str | None:
-    """The name of the Dagster job that does this work for a job; `None` if these definitions have none."""
-    for each in [] if definitions is None else definitions.get_all_jobs():
-        steps = {node.definition.tags.get(TAG_STEP) for node in each.graph.nodes}
-        if each.tags.get(TAG_JOB) == job and work in steps:
-            return each.name
-    return None
-
-
-def asset_source(key: dg.AssetKey) -> str:
-    """The source that an asset is, unless it names another one; and who wrote, where it did."""
-    return f"asset:{key.to_user_string()}"
-
-
-def assets_in(context: dg.OpExecutionContext, assets: JobAssets) -> JobAssets:
-    """The same with the keys that the run's code location, or its job, has for them."""
-    found = assets.found_in(context.job_def.asset_layer.asset_graph.asset_nodes)
-    definitions = code_location(context)
-    if definitions is not None:
-        found = found.found_in(definitions.asset_graph.asset_nodes)
-    own = context.assets_def.keys if context.has_assets_def else ()
-    states = [key for key in own if key in found.states]
-    return found.of_state(states[0]) if states else found
-
-
-def state_of(assets: JobAssets, checkpoint: Checkpoint) -> JobAssets | None:
-    """The same with the asset that made the checkpoint; `None` where none of these did."""
-    if len(assets.state_keys) == 1:
-        return assets
-    source = checkpoint.source
-    made_by = [key for key in assets.state_keys if source is not None and asset_source(key) == source.by]
-    return assets.of_state(made_by[0]) if made_by else None
-
-
-def definition_of(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[Any] | None:
-    """Of the asset that the op belongs to, or of its job; `None` where a test calls it, which has neither."""
-    if context.has_assets_def:
-        return context.assets_def.partitions_def
-    try:
-        return context.job_def.partitions_def
-    except DagsterInvalidPropertyError:
-        return None
 
 
 def claim_of_op(
@@ -145,14 +80,6 @@ def _op_name(context: dg.OpExecutionContext) -> str:
         return str(context.op_handle)
     except DagsterInvalidPropertyError:
         return context.op_def.name
-
-
-def step_of(context: dg.OutputContext | dg.InputContext) -> Any:
-    """Of a run; `None` for a context that a test has built, and for `load_asset_value`."""
-    try:
-        return context.step_context
-    except dg.DagsterInvariantViolationError:
-        return None
 
 
 def claim_of_output(context: dg.OutputContext, operator: str, columns: Mapping[str, str] | None) -> Claim:

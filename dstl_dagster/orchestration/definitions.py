@@ -1,0 +1,84 @@
+"""Where a run looks for the assets and jobs of its code location."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import dagster as dg
+from dagster._core.errors import DagsterInvalidPropertyError  # no public name; since Dagster 0.9
+from dagster_shared.check import CheckError
+
+from dstl_dagster.checkpoint import Checkpoint
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.tags import TAG_JOB, TAG_STEP
+
+__all__ = [
+    "asset_source",
+    "assets_in",
+    "code_location",
+    "definition_of",
+    "maintenance_job",
+    "state_of",
+    "step_of",
+]
+
+
+def code_location(context: Any) -> dg.RepositoryDefinition | None:
+    """The definitions around a run; `None` for an execution in process, which has none."""
+    with contextlib.suppress(CheckError):
+        found: dg.RepositoryDefinition = context.repository_def
+        return found
+    return None
+
+
+def maintenance_job(definitions: dg.RepositoryDefinition | None, job: str, work: str) -> str | None:
+    """The name of the Dagster job that does this work for a job; `None` if these definitions have none."""
+    for each in [] if definitions is None else definitions.get_all_jobs():
+        steps = {node.definition.tags.get(TAG_STEP) for node in each.graph.nodes}
+        if each.tags.get(TAG_JOB) == job and work in steps:
+            return each.name
+    return None
+
+
+def asset_source(key: dg.AssetKey) -> str:
+    """The source that an asset is, unless it names another one; and who wrote, where it did."""
+    return f"asset:{key.to_user_string()}"
+
+
+def assets_in(context: dg.OpExecutionContext, assets: JobAssets) -> JobAssets:
+    """The same with the keys that the run's code location, or its job, has for them."""
+    found = assets.found_in(context.job_def.asset_layer.asset_graph.asset_nodes)
+    definitions = code_location(context)
+    if definitions is not None:
+        found = found.found_in(definitions.asset_graph.asset_nodes)
+    own = context.assets_def.keys if context.has_assets_def else ()
+    states = [key for key in own if key in found.states]
+    return found.of_state(states[0]) if states else found
+
+
+def state_of(assets: JobAssets, checkpoint: Checkpoint) -> JobAssets | None:
+    """The same with the asset that made the checkpoint; `None` where none of these did."""
+    if len(assets.state_keys) == 1:
+        return assets
+    source = checkpoint.source
+    made_by = [key for key in assets.state_keys if source is not None and asset_source(key) == source.by]
+    return assets.of_state(made_by[0]) if made_by else None
+
+
+def definition_of(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[Any] | None:
+    """Of the asset that the op belongs to, or of its job; `None` where a test calls it, which has neither."""
+    if context.has_assets_def:
+        return context.assets_def.partitions_def
+    try:
+        return context.job_def.partitions_def
+    except DagsterInvalidPropertyError:
+        return None
+
+
+def step_of(context: dg.OutputContext | dg.InputContext) -> Any:
+    """Of a run; `None` for a context that a test has built, and for `load_asset_value`."""
+    try:
+        return context.step_context
+    except dg.DagsterInvariantViolationError:
+        return None
