@@ -33,12 +33,16 @@ def code_location(context: Any) -> dg.RepositoryDefinition | None:
 
 
 def maintenance_job(definitions: dg.RepositoryDefinition | None, job: str, work: str) -> str | None:
-    """The name of the Dagster job that does this work for a job; `None` if these definitions have none."""
-    for each in [] if definitions is None else definitions.get_all_jobs():
-        steps = {node.definition.tags.get(TAG_STEP) for node in each.graph.nodes}
-        if each.tags.get(TAG_JOB) == job and work in steps:
-            return each.name
-    return None
+    """The name of the Dagster job that does this work for a job, by its usual name; `None` if there is none.
+
+    Not by all jobs: Dagster refuses to load those of definitions in which two ops have one name.
+    """
+    name = f"{JobAssets(job).group_name}_{work}"
+    if definitions is None or not definitions.has_job(name):
+        return None
+    found = definitions.get_job(name)
+    steps = {node.definition.tags.get(TAG_STEP) for node in found.graph.nodes}
+    return name if found.tags.get(TAG_JOB) == job and work in steps else None
 
 
 def asset_source(key: dg.AssetKey) -> str:
