@@ -49,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     folder = tempfile.mkdtemp(prefix="dstl-tests-")
+    Path(folder).chmod(0o1777)  # as the folder for temporary files: tests work as other users, too
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
