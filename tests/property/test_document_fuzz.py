@@ -160,6 +160,7 @@ def view() -> Plain:
             }
         ],
         "last_completed_id": 3,
+        "replaced_id": None,
         "highest_id": 3,
         "abandoned": [[1, 2]],
         "savepoints": {"kept": 3},
