@@ -123,9 +123,9 @@ def started(program: Callable[[], None], folder: Path, how: str = "results", **m
 @pytest.mark.parametrize(
     ("injector", "how"),
     [
-        (None, "results"),
-        (dg.PipesTempFileContextInjector(), "result"),
-        (dg.PipesEnvContextInjector(), "messages"),
+        (None, "messages"),
+        pytest.param(dg.PipesTempFileContextInjector(), "results", marks=pytest.mark.soak),
+        pytest.param(dg.PipesEnvContextInjector(), "result", marks=pytest.mark.soak),
     ],
 )
 def test_a_process_reports(
@@ -150,7 +150,7 @@ def test_a_process_reports(
     assert re.search(r"INFO[^\n]*hello world", capfd.readouterr().err)
 
 
-@pytest.mark.parametrize("program", [logs, never_closes])
+@pytest.mark.parametrize("program", [logs, pytest.param(never_closes, marks=pytest.mark.soak)])
 def test_a_process_that_reports_little(program: Callable[[], None], store: Store, tmp_path: Path) -> None:
     """No materialization of its own, or no end of its messages: the checkpoint counts."""
     assert store.run(started(program, tmp_path), client=dg.PipesSubprocessClient()).success
@@ -168,12 +168,14 @@ def test_a_process_that_fails(store: Store, tmp_path: Path) -> None:
     assert coordinator.timeline.tail().open_attempt is None
 
 
+@pytest.mark.soak
 def test_a_process_with_a_data_version_is_refused(store: Store, tmp_path: Path) -> None:
     result = store.run(started(has_a_version, tmp_path), client=dg.PipesSubprocessClient())
     (failed,) = (each for each in result.all_events if each.is_step_failure)
     assert "leave `data_version` out" in str(failed.event_specific_data)
 
 
+@pytest.mark.soak
 def test_a_process_for_a_dynamic_partition(store: Store, tmp_path: Path) -> None:
     store.instance.add_dynamic_partitions("shops", ["north"])
     shops = dg.DynamicPartitionsDefinition(name="shops")

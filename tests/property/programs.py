@@ -24,7 +24,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator, NameChange, change_co
 from dstl_dagster.errors import DstlError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.jobs import drop_job
 from dstl_dagster.keyed import Manifest, diff_checkpoints
-from dstl_dagster.orchestration import program as program_module
+from dstl_dagster.orchestration import claims as claims_module
 from dstl_dagster.state import ColumnChanges
 from dstl_dagster.storage import LocalObjectStore, ObjectStore
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash
@@ -575,7 +575,7 @@ def world_of(
     instance.wipe()  # it knows the jobs of another store
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder), programs, apart, quiet)
-        monkeypatch.setattr(program_module, "_is_defined", lambda _context: world.is_defined)
+        monkeypatch.setattr(claims_module, "_is_defined", lambda _context: world.is_defined)
         world.runner = runner_of(world.folder, instance, world.is_defined, monkeypatch)
         yield world
 

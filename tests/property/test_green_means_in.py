@@ -21,7 +21,7 @@ from dstl_dagster.checkpoint import Batch, Claim, OperatorReport, coordinator
 from dstl_dagster.checkpoint.steps import trigger
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format import ColumnIds
-from dstl_dagster.orchestration import partitions
+from dstl_dagster.orchestration import partition_order
 from dstl_dagster.orchestration.inject import resources
 from dstl_dagster.orchestration.partitions import window_of
 from dstl_dagster.spark.sink.options import SinkOptions
@@ -262,7 +262,7 @@ def a_name_alone_is_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def the_key_of_a_partition_says_which_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        partitions,
+        partition_order,
         "_next_window",
         lambda definition, at: (
             definition.get_next_partition_window(at)

@@ -13,8 +13,9 @@ from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ErrorKind
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.partition_order import require_next_partition
+from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
-from dstl_dagster.orchestration.watch.tick import Limits, TimelineFollower
+from dstl_dagster.orchestration.watch.tick import TimelineFollower
 from dstl_dagster.spark.local import java
 from dstl_dagster.spark.stores import require_shared
 from dstl_dagster.spark.streaming.micro_batches import MicroBatch
@@ -34,7 +35,7 @@ def _no_java(case: Case) -> None:
 
 def _timeline_replaced(case: Case) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        follower = TimelineFollower(instance, JOB, case.coordinator(), SystemClock(), Limits())
+        follower = TimelineFollower(Page(JOB, instance), case.coordinator(), SystemClock())
         follower.start('{"slot": 42}')
 
 
