@@ -80,7 +80,7 @@ def missing_object(
     to delete it. `what`: of the checkpoint, such as an operator's state. `missing`: names the
     object.
     """
-    timeline = Timeline(job, store)
+    timeline = Timeline(job, store, threads=1)  # an error may take its time, and begins no threads
     try:
         entry = timeline.tail().checkpoints.get(checkpoint_id)
     except DstlError as error:
