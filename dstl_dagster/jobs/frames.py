@@ -181,21 +181,13 @@ def merge_frame(
     return _written(batch, operator, state_schema, merged.filter(changed), flags, ttl, plan.ttl)
 
 
-def require_mergeable(
-    columns: pa.Schema,
-    batch: Batch,
-    *,
-    operator: str,
-    keys: Sequence[str],
-    update: Mapping[str, Any],
-    schema: Any,
-    delete: Any = None,
-    max_parallelism: int | None = None,
-    ttl: StateTtlConfig | None = None,
-) -> None:
-    """Pass if `merge_frame` can evaluate its rules over rows of these stored columns. Raises: as it does."""
-    plan = _MergePlan.of(batch, operator, keys, update, schema, delete, max_parallelism, ttl)
-    new = _new_rows(columns.empty_table(), plan.schema, batch.schema(operator), plan.what)
+def require_mergeable(columns: pa.Schema, batch: Batch, **merge: Any) -> None:
+    """Pass if `merge_frame` can evaluate its rules over rows of these stored columns. Raises: as it does.
+
+    `merge`: its other arguments.
+    """
+    plan = _MergePlan.of(batch, **merge)
+    new = _new_rows(columns.empty_table(), plan.schema, batch.schema(merge["operator"]), plan.what)
     require_rules(plan.rules, plan.schema.columns, new.schema)
 
 
@@ -225,9 +217,9 @@ class _MergePlan(NamedTuple):
         keys: Sequence[str],
         update: Mapping[str, Any],
         schema: Any,
-        delete: Any,
-        max_parallelism: int | None,
-        ttl: StateTtlConfig | None,
+        delete: Any = None,
+        max_parallelism: int | None = None,
+        ttl: StateTtlConfig | None = None,
     ) -> _MergePlan:
         """Arguments and errors: as `merge_frame`."""
         what = f"state of operator {operator!r}"
