@@ -171,9 +171,9 @@ def _find_cut(job: Job, view: TimelineView, references: References) -> list[Dama
     for (entry, file, size), found in zip(
         files, gather(looks, job.lookup_threads, "dstl-audit"), strict=True
     ):
-        if found is not None and found.size != size:
-            what = f"is published and has {found.size:,} bytes, not {size:,}"
-            damage.append(Damage(entry.checkpoint_id, file.object_name, what))
+        what = None if found is None else _difference(found, (size, None), sums=False)
+        if what is not None:
+            damage.append(Damage(entry.checkpoint_id, file.object_name, f"is published and {what}"))
     return damage
 
 
