@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import dstl_dagster as dstl
+from tests.dagster.memory_store import MemoryStore
 
 pytestmark = [pytest.mark.dagster, pytest.mark.filterwarnings("ignore::dagster.PreviewWarning")]
 
@@ -26,33 +27,10 @@ def is_of_the_first_checkpoint(event: dg.AssetMaterialization) -> bool:
     return (event.tags or {})["dstl/checkpoint_id"] == "1" and "checkpoint" in event.metadata
 
 
-class Store:
-    """A store in memory, and an instance."""
-
-    def __init__(self, uri: str, instance: dg.DagsterInstance) -> None:
-        self.changelog = dstl.ChangelogStorageResource(uri=uri)
-        self.instance = instance
-
-    def run(self, asset: Any, partition: str | None = None, **resources: Any) -> dg.ExecuteInProcessResult:
-        return dg.materialize(
-            [asset],
-            partition_key=partition,
-            instance=self.instance,
-            resources={"changelog": self.changelog, **resources},
-            raise_on_error=False,
-        )
-
-    def event(self, key: dg.AssetKey) -> dg.AssetMaterialization:
-        newest = self.instance.get_latest_materialization_event(key)
-        assert newest is not None
-        assert newest.asset_materialization is not None
-        return newest.asset_materialization
-
-
 @pytest.fixture
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest) -> Iterator[MemoryStore]:
     with dg.DagsterInstance.ephemeral() as instance:
-        yield Store(f"memory://asset-peers/{abs(hash(request.node.nodeid))}", instance)
+        yield MemoryStore(f"memory://asset-peers/{abs(hash(request.node.nodeid))}", instance)
 
 
 # ---- a process that the asset's function starts by Dagster Pipes ----
@@ -120,6 +98,13 @@ def started(program: Callable[[], None], folder: Path, how: str = "results", **m
     return process
 
 
+def launched(
+    store: MemoryStore, asset: Any, client: Any = None, partition: str | None = None
+) -> dg.ExecuteInProcessResult:
+    resources = {"client": client or dg.PipesSubprocessClient()}
+    return store.run(asset, partition=partition, resources=resources, raise_on_error=False)
+
+
 @pytest.mark.parametrize(
     ("injector", "how"),
     [
@@ -129,12 +114,12 @@ def started(program: Callable[[], None], folder: Path, how: str = "results", **m
     ],
 )
 def test_a_process_reports(
-    injector: Any, how: str, store: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    injector: Any, how: str, store: MemoryStore, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its metadata stand beside ours, its check is a check, its log is the run's."""
     found = [dg.AssetCheckSpec("found", asset=PROCESS)]
     asset = started(reports, tmp_path, how, check_specs=found)
-    result = store.run(asset, client=dg.PipesSubprocessClient(context_injector=injector))
+    result = launched(store, asset, dg.PipesSubprocessClient(context_injector=injector))
     assert result.success
     event = store.event(PROCESS)
     assert is_of_the_first_checkpoint(event)
@@ -151,15 +136,17 @@ def test_a_process_reports(
 
 
 @pytest.mark.parametrize("program", [logs, pytest.param(never_closes, marks=pytest.mark.soak)])
-def test_a_process_that_reports_little(program: Callable[[], None], store: Store, tmp_path: Path) -> None:
+def test_a_process_that_reports_little(
+    program: Callable[[], None], store: MemoryStore, tmp_path: Path
+) -> None:
     """No materialization of its own, or no end of its messages: the checkpoint counts."""
-    assert store.run(started(program, tmp_path), client=dg.PipesSubprocessClient()).success
+    assert launched(store, started(program, tmp_path)).success
     assert is_of_the_first_checkpoint(store.event(PROCESS))
 
 
-def test_a_process_that_fails(store: Store, tmp_path: Path) -> None:
+def test_a_process_that_fails(store: MemoryStore, tmp_path: Path) -> None:
     """The attempt is aborted, with what was written."""
-    result = store.run(started(raises, tmp_path), client=dg.PipesSubprocessClient())
+    result = launched(store, started(raises, tmp_path))
     assert not result.success
     (failed,) = (each for each in result.all_events if each.is_step_failure)
     assert "External execution process failed" in str(failed.event_specific_data)
@@ -169,22 +156,22 @@ def test_a_process_that_fails(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_process_with_a_data_version_is_refused(store: Store, tmp_path: Path) -> None:
-    result = store.run(started(has_a_version, tmp_path), client=dg.PipesSubprocessClient())
+def test_a_process_with_a_data_version_is_refused(store: MemoryStore, tmp_path: Path) -> None:
+    result = launched(store, started(has_a_version, tmp_path))
     (failed,) = (each for each in result.all_events if each.is_step_failure)
     assert "leave `data_version` out" in str(failed.event_specific_data)
 
 
 @pytest.mark.soak
-def test_a_process_for_a_dynamic_partition(store: Store, tmp_path: Path) -> None:
+def test_a_process_for_a_dynamic_partition(store: MemoryStore, tmp_path: Path) -> None:
     store.instance.add_dynamic_partitions("shops", ["north"])
     shops = dg.DynamicPartitionsDefinition(name="shops")
     asset = started(logs, tmp_path, partitions_def=shops)
-    assert store.run(asset, "north", client=dg.PipesSubprocessClient()).success
+    assert launched(store, asset, partition="north").success
     assert store.event(PROCESS).partition == "north"
 
 
-def test_a_process_of_an_asset_that_is_called(tmp_path: Path, store: Store) -> None:
+def test_a_process_of_an_asset_that_is_called(tmp_path: Path, store: MemoryStore) -> None:
     """With a context that a test has built."""
     asset = started(logs, tmp_path)
     asset(dg.build_asset_context(), changelog=store.changelog, client=dg.PipesSubprocessClient())
@@ -194,7 +181,7 @@ def test_a_process_of_an_asset_that_is_called(tmp_path: Path, store: Store) -> N
 # ---- the decorator ----
 
 
-def test_a_table_shows_its_rows_and_columns(store: Store) -> None:
+def test_a_table_shows_its_rows_and_columns(store: MemoryStore) -> None:
     @dstl.checkpointed_asset("people", keys=["id"])
     def names() -> pa.Table:
         return ROWS
@@ -209,24 +196,24 @@ def test_a_table_shows_its_rows_and_columns(store: Store) -> None:
     ]
 
 
-def test_no_rows_are_refused(store: Store) -> None:
+def test_no_rows_are_refused(store: MemoryStore) -> None:
     @dstl.checkpointed_asset("people", keys=["id"])
     def names() -> None: ...
 
-    (failed,) = (each for each in store.run(names).all_events if each.is_step_failure)
+    (failed,) = (each for each in store.run(names, raise_on_error=False).all_events if each.is_step_failure)
     assert "names() returned None: return its rows" in str(failed.event_specific_data)
 
 
-def test_a_run_without_a_partition_is_refused(store: Store) -> None:
+def test_a_run_without_a_partition_is_refused(store: MemoryStore) -> None:
     @dstl.checkpointed_asset("people", keys=["id"], partitions_def=dg.DailyPartitionsDefinition("2024-01-01"))
     def names() -> pa.Table:
         return ROWS
 
-    (failed,) = (each for each in store.run(names).all_events if each.is_step_failure)
+    (failed,) = (each for each in store.run(names, raise_on_error=False).all_events if each.is_step_failure)
     assert "job 'people' has partitions, but this run has none" in str(failed.event_specific_data)
 
 
-def test_two_functions_of_one_name(store: Store) -> None:
+def test_two_functions_of_one_name(store: MemoryStore) -> None:
     """By `name`, and by `key`."""
 
     def of(job: str, **more: Any) -> dg.AssetsDefinition:
@@ -242,7 +229,7 @@ def test_two_functions_of_one_name(store: Store) -> None:
     assert assets[2].op.name == "c__other"
 
 
-def test_attributes_are_replaced(store: Store) -> None:
+def test_attributes_are_replaced(store: MemoryStore) -> None:
     """By `map_asset_specs`, as by a translator."""
 
     @dstl.checkpointed_asset("people", keys=["id"], deps=["log"])

@@ -24,6 +24,7 @@ from dstl_dagster.orchestration.define.checkpointed_asset import REFUSED_ARGUMEN
 from dstl_dagster.orchestration.yaml.asset_component import EXAMPLE
 from dstl_dagster.storage import open_store
 from dstl_dagster.testing.gcs_server import GCSServer
+from tests.dagster.memory_store import MemoryStore
 
 pytestmark = pytest.mark.dagster
 
@@ -63,34 +64,11 @@ def totals(context: dg.AssetExecutionContext, raw: list[int]) -> pa.Table:
     return pa.table({"customer": ["ada"], "amount": raw})
 
 
-class Store:
-    """A job's store in memory, and an instance."""
-
-    def __init__(self, uri: str, instance: dg.DagsterInstance) -> None:
-        self.uri = uri
-        self.instance = instance
-        self.changelog = dstl.ChangelogStorageResource(uri=uri)
-
-    def run(self, *assets: Any, partition: str | None = None, **more: Any) -> dg.ExecuteInProcessResult:
-        resources = {"changelog": self.changelog, "prices": Prices(), **more.pop("resources", {})}
-        return dg.materialize(
-            list(assets), partition_key=partition, instance=self.instance, resources=resources, **more
-        )
-
-    def rows(self, operator: str, at: Any = None, job: str = "orders") -> list[dict[str, Any]]:
-        return dstl.read_state(self.uri, job, operator, at=at).to_arrow().to_pylist()
-
-    def event(self, key: dg.AssetKey = TOTALS) -> dg.AssetMaterialization:
-        newest = self.instance.get_latest_materialization_event(key)
-        assert newest is not None
-        assert newest.asset_materialization is not None
-        return newest.asset_materialization
-
-
 @pytest.fixture
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest) -> Iterator[MemoryStore]:
     with dg.DagsterInstance.ephemeral() as instance:
-        yield Store(f"memory://checkpointed-asset/{abs(hash(request.node.nodeid))}", instance)
+        uri = f"memory://checkpointed-asset/{abs(hash(request.node.nodeid))}"
+        yield MemoryStore(uri, instance, prices=Prices())
 
 
 # ---- as Dagster's own ----
@@ -184,7 +162,7 @@ def lambda_of_rows() -> Any:
     return rows
 
 
-def test_an_upstream_asset_is_a_parameter(store: Store, tmp_path: Path) -> None:
+def test_an_upstream_asset_is_a_parameter(store: MemoryStore, tmp_path: Path) -> None:
     """It is loaded by its IO manager, in the partition of its mapping."""
     before = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
 
@@ -205,7 +183,7 @@ def test_an_upstream_asset_is_a_parameter(store: Store, tmp_path: Path) -> None:
     assert store.rows("lagging", job="lagging")[0]["found"] == "[1]"
 
 
-def test_its_event_has_the_users_metadata_beside_ours(store: Store) -> None:
+def test_its_event_has_the_users_metadata_beside_ours(store: MemoryStore) -> None:
     """Of `add_output_metadata` and of a returned result; each event names its checkpoint."""
 
     @dstl.checkpointed_asset("told", keys=["id"])
@@ -225,7 +203,7 @@ def test_its_event_has_the_users_metadata_beside_ours(store: Store) -> None:
 
 
 @pytest.mark.parametrize("how", ["in the result", "beside the rows"])
-def test_checks_go_along_with_the_rows(how: str, store: Store) -> None:
+def test_checks_go_along_with_the_rows(how: str, store: MemoryStore) -> None:
     """Their results are events of the run; a batch that is applied already repeats what they said."""
     made = []
 
@@ -252,7 +230,7 @@ def test_checks_go_along_with_the_rows(how: str, store: Store) -> None:
     assert made == [1]
 
 
-def test_parameters_are_those_of_an_asset(store: Store) -> None:
+def test_parameters_are_those_of_an_asset(store: MemoryStore) -> None:
     """The context by any of its names, `ResourceParam`, `Annotated`, config."""
 
     @dstl.checkpointed_asset("named_so", keys=["id"])
@@ -295,7 +273,7 @@ def hinted(context: dg.AssetExecutionContext, prices: Prices, batch: CheckpointB
 
 
 def test_hints_may_be_imported_for_type_checkers_only(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where ruff has moved them: what is not needed is not imported."""
     (tmp_path / "hinted_module.py").write_text(CHECKED_HINTS, encoding="utf-8")
@@ -390,7 +368,7 @@ FRAMES: dict[str, Any] = {
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("form", FRAMES)
 @pytest.mark.parametrize("takes_batch", [False, True])
-def test_frames_of_any_library(form: str, merged: bool, takes_batch: bool, store: Store) -> None:
+def test_frames_of_any_library(form: str, merged: bool, takes_batch: bool, store: MemoryStore) -> None:
     """The same as of the IO manager, with and without `update`, returned or written by `batch`."""
     made = FRAMES[form](pa.table({"customer": ["ada", "bob"], "amount": [2, 3]}))
     more = MERGE if merged else {"keys": ["customer"]}
@@ -428,7 +406,9 @@ def test_frames_of_any_library(form: str, merged: bool, takes_batch: bool, store
         ([], [1], "returned list: name `keys`, or write it by `batch`"),
     ],
 )
-def test_a_result_without_rows_is_refused(keys: list[str], result: Any, message: str, store: Store) -> None:
+def test_a_result_without_rows_is_refused(
+    keys: list[str], result: Any, message: str, store: MemoryStore
+) -> None:
     """The attempt is aborted: the next run begins anew."""
 
     def with_batch(batch: Any) -> Any:
@@ -518,7 +498,7 @@ def test_a_decorator_without_its_job_is_refused() -> None:
 
 
 @pytest.mark.parametrize("hint", [pa.Table, pd.DataFrame, pl.DataFrame, dstl.StateScan])
-def test_the_state_is_an_input_in_the_form_of_its_hint(hint: Any, store: Store) -> None:
+def test_the_state_is_an_input_in_the_form_of_its_hint(hint: Any, store: MemoryStore) -> None:
     """Of a plain asset, at the checkpoint of the partition of its mapping, also after later ones."""
     found: dict[str, Any] = {}
 
@@ -556,7 +536,7 @@ def rows_of(frame: Any) -> list[dict[str, Any]]:
 # ---- runs ----
 
 
-def test_two_assets_of_one_job_stand_side_by_side(store: Store) -> None:
+def test_two_assets_of_one_job_stand_side_by_side(store: MemoryStore) -> None:
     """Each is a source of its own; the job's other assets show the checkpoints of both."""
 
     def made(name: str) -> dg.AssetsDefinition:
@@ -571,7 +551,7 @@ def test_two_assets_of_one_job_stand_side_by_side(store: Store) -> None:
     assert shown == {"3", "4"}
 
 
-def test_an_asset_below_another_state_completes_its_own_checkpoint(store: Store) -> None:
+def test_an_asset_below_another_state_completes_its_own_checkpoint(store: MemoryStore) -> None:
     """Steps 4 to 7 of an asset downstream in the same run are those of another batch."""
     upper = dstl.checkpointed_asset("upper", keys=["id"])(lambda_of_rows())
 
@@ -616,7 +596,7 @@ def test_days_are_merged_in_order_each_once(strict_gcs: GCSServer, monkeypatch: 
 
     config = {"ops": {"days_of_spark__merged": {"config": {"factor": 10}}}}
     with dg.DagsterInstance.ephemeral() as instance:
-        runs = Store(uri, instance)
+        runs = MemoryStore(uri, instance)
         spark = {"spark": dstl.SparkSessionResource()}
         for day in (FIRST, FIRST, SECOND):
             assert runs.run(merged, partition=day, run_config=config, resources=spark).success
@@ -634,7 +614,7 @@ def test_days_are_merged_in_order_each_once(strict_gcs: GCSServer, monkeypatch: 
 
 
 @pytest.mark.spark
-def test_a_state_of_spark_is_an_input_of_spark(spark: Any, store: Store, tmp_path: Path) -> None:
+def test_a_state_of_spark_is_an_input_of_spark(spark: Any, store: MemoryStore, tmp_path: Path) -> None:
     """Rows replace those of their keys; the reader has the resource by which the asset itself uses Spark."""
     del spark
     counted = []
