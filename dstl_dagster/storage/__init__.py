@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from dstl_dagster.storage.copies import Origin, generation_of_copy
     from dstl_dagster.storage.gcs.store import GCSObjectStore
     from dstl_dagster.storage.local.file_ranges import FileRanges
-    from dstl_dagster.storage.local.private_folder import PrivateFile, PrivateFolder
     from dstl_dagster.storage.local.store import LocalObjectStore
     from dstl_dagster.storage.memory import MemoryObjectStore
     from dstl_dagster.storage.open import open_store, require_store_uri, require_within
@@ -118,8 +117,6 @@ __all__ = [
     "Operation",
     "Origin",
     "Precondition",
-    "PrivateFile",
-    "PrivateFolder",
     "RangeReader",
     "RequestClass",
     "Retries",
@@ -187,7 +184,6 @@ __getattr__, __dir__ = lazy_face(
         "open": ["open_store", "require_store_uri", "require_within"],
         "whole_object": ["read_parts"],
         "preflight": ["Finding", "Severity", "check_store"],
-        "local.private_folder": ["PrivateFile", "PrivateFolder"],
         "readback": ["Expected", "WRITER_ID_KEY", "put_own", "write_own"],
         "policy.retry": ["RetryPolicy", "Retries", "RetryAttempt"],
         "rules": [

@@ -16,8 +16,19 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from dstl_dagster.changelog import ReadCache
+from dstl_dagster.changelog.reader.disk_cache import DiskCache
 from dstl_dagster.errors import NotFoundError
-from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, ObjectStore, open_store
+from dstl_dagster.format import StreamStateHandle
+from dstl_dagster.storage import (
+    ABSENT,
+    ANY,
+    LocalObjectStore,
+    MemoryObjectStore,
+    ObjectStore,
+    RangeReader,
+    open_store,
+)
 
 CHILDREN = 4
 
@@ -123,7 +134,64 @@ def ask(store: ObjectStore, names: list[str], turn: int) -> None:
         assert store.get(names[turn]) == b"x" * turn
 
 
-SCENARIOS = {each.__name__: each for each in (inherited_locks, inherited_upload, shared_store)}
+def inherited_cache(place: str) -> None:
+    """A child caches anew, whatever its parent's threads did, and neither deletes what the other reads."""
+    store, disk = MemoryObjectStore(), DiskCache(Path(place), 60, 1 << 20)
+    cache = ReadCache(0, disk)
+
+    def opened(name: str) -> RangeReader:
+        found = cache.open(store, StreamStateHandle(name, None))
+        assert found is not None
+        return found
+
+    for name in ("held", "idle"):
+        store.put(name, name.encode(), precondition=ABSENT)
+    held = opened("held")
+    opened("idle").close()
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold_the_lock() -> None:
+        with disk._lock:
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=hold_the_lock)
+    thread.start()
+    assert inside.wait(20)
+
+    def act() -> None:
+        assert (disk.cached_bytes, descriptors_in(place)) == (0, 1)
+        assert bytes(held.read_range(0, 4)) == b"held"
+        held.close()
+        again = opened("held")
+        assert descriptors_in(place) == 2
+        again.close()
+        cache.close()
+        assert descriptors_in(place) == 0
+
+    child = forked(act)
+    leave.set()
+    thread.join()
+    joined(child)
+    assert (disk.cached_bytes, descriptors_in(place)) == (8, 3)
+    assert bytes(held.read_range(0, 4)) == b"held"
+    held.close()
+    cache.close()
+    assert descriptors_in(place) == 0
+
+
+def descriptors_in(place: str) -> int:
+    """That this process has of files, with a name or without, in this folder."""
+    found = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found += link.readlink().is_relative_to(place)
+    return found
+
+
+SCENARIOS = {
+    each.__name__: each for each in (inherited_locks, inherited_upload, inherited_cache, shared_store)
+}
 
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]](sys.argv[2] if "://" in sys.argv[2] else str(Path(sys.argv[2])))

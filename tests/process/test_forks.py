@@ -29,9 +29,9 @@ def run(scenario: str, place: object) -> None:
     forks.run_scenario(forks.__file__, scenario, place)
 
 
-@pytest.mark.parametrize("scenario", ["inherited_locks", "inherited_upload"])
-def test_a_fork_beside_a_local_store(scenario: str, tmp_path: Path) -> None:
-    """A child inherits no lock, no upload and no lock of a thread (see the scenarios)."""
+@pytest.mark.parametrize("scenario", ["inherited_locks", "inherited_upload", "inherited_cache"])
+def test_a_fork_beside_local_files(scenario: str, tmp_path: Path) -> None:
+    """A child inherits no lock, no upload, no cached file and no lock of a thread (see the scenarios)."""
     run(scenario, tmp_path)
 
 

@@ -1,10 +1,12 @@
 """Changelog files on local disk, for reads that pass over more than fits in memory.
 
-Owns the cached files: the disk they take, who uses them, when they are deleted. Does not own their folder,
-which no other user can enter (`storage.PrivateFolder`), nor what is in them: `read_cache` has compared it
-with the handle's checksum, and readers verify every change set as if it came from the store.
+Owns the cached files: the disk they take, who uses them, when they are deleted. Does not own what is in them:
+`read_cache` has compared it with the handle's checksum, and readers verify every change set as if it came
+from the store.
 
-A file is kept as stored, compressed or not, so that its size on disk is known before the download.
+A cached file has no name, only a descriptor: no other user or process can open it, and the kernel deletes it
+with the process, however that ends. A file is kept as stored, compressed or not, so that its size on disk is
+known before the download.
 
 Source: Flink's `ChangelogStreamHandleReaderWithCache`. There disk use is unbounded, a failed download
 leaves its file behind, and an old timer deletes a file used since.
@@ -14,32 +16,35 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import tempfile
 import threading
 from collections.abc import Generator, Hashable
 from contextlib import closing
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.concurrency import after_fork
-from dstl_dagster.errors import ClosedError, DstlError
-from dstl_dagster.storage import Buffer, FileRanges, PrivateFile, PrivateFolder
+from dstl_dagster.errors import DstlError
+from dstl_dagster.storage import Buffer, FileRanges
 from dstl_dagster.upload import ThreadTimer, Timer
 
 __all__ = ["DiskCache"]
 
 _logger = logging.getLogger(__name__)
 
-_PREFIX: Final = "dstl-cache"
+_MOST_FILES: Final = 4096
 
 
 @dataclass
 class _Cached:
     """One file on disk, held by `users` readers; idle since the last released it."""
 
-    file: PrivateFile
+    place: str
+    file: FileIO
     size_bytes: int
     users: int
     idle_since_seconds: float = 0.0
@@ -52,9 +57,10 @@ class DiskCache:
     A forked child begins with an empty cache; what its parent cached stays the parent's.
 
     Args:
-        directory: where files go; None: the machine's directory for temporary files.
+        directory: whose disk is used; None: that of the machine's directory for temporary files.
         idle_timeout_seconds: a file is deleted after being idle for so long.
         max_bytes: disk for all cached files. Idle files are evicted; what does not fit is not cached.
+        max_files: as many, each with a descriptor; by default a quarter of those that the process may have.
     """
 
     def __init__(
@@ -63,23 +69,30 @@ class DiskCache:
         idle_timeout_seconds: float,
         max_bytes: int,
         *,
+        max_files: int | None = None,
         clock: Clock | None = None,
         timer: Timer | None = None,
     ) -> None:
-        self._folder = PrivateFolder(directory or Path(tempfile.gettempdir()), _PREFIX)
+        self._directory = directory
         self._idle_timeout_seconds = idle_timeout_seconds
         self._max_bytes = max_bytes
+        self._max_files = max_files or _most_files()
         self._clock = clock or SystemClock()
         self._given_timer = timer
         self._closed = False
         self._begin()
-        after_fork(self._begin)
+        after_fork(self._begin_in_child)
+
+    def _begin_in_child(self) -> None:
+        for cached in self._files.values():
+            cached.file.close()  # a copy of the parent's descriptor
+        self._begin()
 
     def _begin(self) -> None:
         self._timer = self._given_timer or ThreadTimer("dstl-changelog-cache-cleanup")
         self._lock = threading.Lock()
         self._files: dict[Hashable, _Cached] = {}
-        self._reserved_bytes = 0
+        self._reserved_bytes = self._reserved_files = 0
         self._warned: set[int | None] = set()
 
     @property
@@ -98,11 +111,11 @@ class DiskCache:
         return self._opened(key, cached)
 
     def keep(
-        self, key: Hashable, size_bytes: int, pieces: Generator[Buffer, None, None]
+        self, key: Hashable, place: str, size_bytes: int, pieces: Generator[Buffer, None, None]
     ) -> FileRanges | None:
-        """A new file of these bytes, at most `size_bytes`; `None` where there is no room, or no folder.
+        """A new file of these bytes, at most `size_bytes`; `None` where the disk has no room for it.
 
-        Raises: what `pieces` raises; nothing is kept then.
+        `place`: the file's name in errors. Raises: what `pieces` raises; nothing is kept then.
         """
         with closing(pieces):
             if not self._reserve(size_bytes):
@@ -113,10 +126,10 @@ class DiskCache:
             finally:
                 if file is None:
                     with self._lock:
-                        self._reserved_bytes -= size_bytes
+                        self._free(size_bytes)
         if file is None:
             return None
-        cached = _Cached(file, size_bytes, users=1)
+        cached = _Cached(place, file, size_bytes, users=1)
         with self._lock:
             if not self._closed:
                 self._files[key] = cached
@@ -126,24 +139,28 @@ class DiskCache:
         try:
             return _CachedFile(self, key, cached)
         except BaseException as error:
-            # Somebody removed it: not offered again.
-            self._forget(key, cached)
             self._let_go(key, cached)
-            if isinstance(error, OSError) and not isinstance(error, DstlError):
-                return None
+            if isinstance(error, OSError):
+                return None  # no descriptor is left
             raise
 
-    def _copied(self, pieces: Generator[Buffer, None, None]) -> PrivateFile | None:
-        """The file; None where the folder does not take it."""
+    def _copied(self, pieces: Generator[Buffer, None, None]) -> FileIO | None:
+        """The file; None where the disk does not take it."""
+        file = None
         try:
-            return self._folder.keep(pieces)
-        except ClosedError:
-            return None
-        except DstlError:
-            raise  # of the store
-        except OSError as error:
-            self._warn(error)
-            return None
+            file = tempfile.TemporaryFile(buffering=0, dir=self._directory)  # noqa: SIM115 - it stays open
+            for piece in pieces:
+                rest = memoryview(piece).cast("B")
+                while rest:
+                    rest = rest[file.write(rest) :]
+        except BaseException as error:
+            if file is not None:
+                file.close()
+            if isinstance(error, OSError) and not isinstance(error, DstlError):  # one of ours is of the store
+                self._warn(error)
+                return None
+            raise
+        return file
 
     def _warn(self, error: OSError) -> None:
         """Once for each error: it would be repeated for every file."""
@@ -157,20 +174,27 @@ class DiskCache:
         with self._lock:
             if self._closed:
                 return False
-            missing = self._reserved_bytes + size_bytes - self._max_bytes
+            bytes_missing = self._reserved_bytes + size_bytes - self._max_bytes
+            files_missing = self._reserved_files + 1 - self._max_files
             idle = sorted(
                 (key for key, cached in self._files.items() if cached.users == 0),
                 key=lambda key: self._files[key].idle_since_seconds,
             )
-            if missing > sum(self._files[key].size_bytes for key in idle):
+            if bytes_missing > sum(self._files[key].size_bytes for key in idle) or files_missing > len(idle):
                 return False
             for key in idle:
-                if missing <= 0:
+                if bytes_missing <= 0 and files_missing <= 0:
                     break
-                missing -= self._files[key].size_bytes
+                bytes_missing -= self._files[key].size_bytes
+                files_missing -= 1
                 self._drop(key)
             self._reserved_bytes += size_bytes
+            self._reserved_files += 1
             return True
+
+    def _free(self, size_bytes: int) -> None:
+        self._reserved_bytes -= size_bytes
+        self._reserved_files -= 1
 
     def _let_go(self, key: Hashable, cached: _Cached) -> None:
         if cached.process_id != os.getpid():
@@ -183,17 +207,12 @@ class DiskCache:
             if self._closed and self._files.get(key) is cached:
                 del self._files[key]
             if self._files.get(key) is not cached:
-                self._remove_file(cached)
+                self._delete(cached)
                 return
         try:
             self._timer.schedule(self._idle_timeout_seconds, lambda: self._clean_up(key, cached, idle_since))
         except DstlError:  # closed meanwhile, or no thread can be started
             self._clean_up(key, cached, idle_since)
-
-    def _forget(self, key: Hashable, cached: _Cached) -> None:
-        with self._lock:
-            if self._files.get(key) is cached:
-                del self._files[key]
 
     def _clean_up(self, key: Hashable, cached: _Cached, idle_since_seconds: float) -> None:
         with self._lock:
@@ -203,11 +222,11 @@ class DiskCache:
                 self._drop(key)
 
     def _drop(self, key: Hashable) -> None:
-        self._remove_file(self._files.pop(key))
+        self._delete(self._files.pop(key))
 
-    def _remove_file(self, cached: _Cached) -> None:
-        self._reserved_bytes -= cached.size_bytes
-        cached.file.remove()
+    def _delete(self, cached: _Cached) -> None:
+        self._free(cached.size_bytes)
+        cached.file.close()
 
     def close(self) -> None:
         """Delete every idle file; the others once released. May be called again."""
@@ -216,14 +235,13 @@ class DiskCache:
             for key in [key for key, cached in self._files.items() if cached.users == 0]:
                 self._drop(key)
         self._timer.close()
-        self._folder.close()
 
 
 class _CachedFile(FileRanges):
     """A cached file in use; closing it releases it, once."""
 
     def __init__(self, cache: DiskCache, key: Hashable, cached: _Cached) -> None:
-        super().__init__(*cached.file.open())
+        super().__init__(cached.place, os.dup(cached.file.fileno()))
         self._hold: tuple[DiskCache, Hashable, _Cached] | None = (cache, key, cached)
 
     def close(self) -> None:
@@ -232,3 +250,9 @@ class _CachedFile(FileRanges):
         if hold is not None:
             cache, key, cached = hold
             cache._let_go(key, cached)
+
+
+def _most_files() -> int:
+    """A quarter of the descriptors that the process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_FILES if soft == resource.RLIM_INFINITY else min(soft // 4, _MOST_FILES)

@@ -137,8 +137,8 @@ class ReadCache:
             if self._disk is None:
                 return None
             size_bytes = StoreSource(store, stream).size_bytes()
-            disk = self._disk
-            return _twice(lambda: disk.keep(key, size_bytes, pieces_of(store, stream, size_bytes)))
+            disk, place = self._disk, store.uri_of(stream.name)
+            return _twice(lambda: disk.keep(key, place, size_bytes, pieces_of(store, stream, size_bytes)))
 
     def _is_small(self, stream: StreamStateHandle) -> bool:
         largest = min(WHOLE_FILE_BYTES, self._memory.most_bytes // _LARGEST)

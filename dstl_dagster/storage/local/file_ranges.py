@@ -29,10 +29,12 @@ _STEP_BYTES = 1 << 20
 class FileRanges:
     """A `RangeReader` on a local file, open from the start. OSError where it cannot be read.
 
-    `descriptor`: the file, if it is open already; closed with this.
+    Args:
+        path: of a file that is open already, its name in errors.
+        descriptor: the file, if it is open already; closed with this.
     """
 
-    def __init__(self, path: Path, descriptor: int | None = None) -> None:
+    def __init__(self, path: Path | str, descriptor: int | None = None) -> None:
         self._path = path
         if descriptor is None:
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
@@ -40,7 +42,7 @@ class FileRanges:
 
     @property
     def place(self) -> str:
-        """The file's path."""
+        """The file's path, or name."""
         return str(self._path)
 
     def size_bytes(self) -> int:

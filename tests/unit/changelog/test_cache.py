@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import shutil
-import stat
+import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,19 @@ from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogStor
 from dstl_dagster.changelog.reader.disk_cache import DiskCache
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SequenceNumber, StreamStateHandle
-from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore, PrivateFile
+from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore
 from dstl_dagster.testing.uploads import ManualTimer
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
 
-def cached_files(directory: Path) -> list[Path]:
-    """Without the locks of their folders."""
-    return [path for path in directory.rglob("*") if path.is_file() and path.suffix != ".lock"]
+def cached_files(directory: Path) -> dict[int, int]:
+    """A descriptor of each file without a name that this process has in the directory, by its inode."""
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if link.readlink().is_relative_to(directory) and link.stat().st_nlink == 0:
+                found[link.stat().st_ino] = int(link.name)
+    return found
 
 
 class CountingStore(MemoryObjectStore):
@@ -60,11 +65,13 @@ class CountingStore(MemoryObjectStore):
 class Fixture:
     """A cache under a turned clock, and a store with files of 10 bytes."""
 
-    def __init__(self, directory: Path, max_bytes: int = 100) -> None:
+    def __init__(self, directory: Path, max_bytes: int = 100, max_files: int | None = None) -> None:
         self.directory = directory
         self.store = CountingStore()
         self.clock, self.timer = VirtualClock(), ManualTimer()
-        self.disk = DiskCache(directory, 60, max_bytes, clock=self.clock, timer=self.timer)
+        self.disk = DiskCache(
+            directory, 60, max_bytes, max_files=max_files, clock=self.clock, timer=self.timer
+        )
         self.cache = ReadCache(0, self.disk)
 
     def open(self, name: str) -> Any:
@@ -117,11 +124,12 @@ def test_disk_is_bounded(tmp_path: Path) -> None:
     held = cached.open("held")
     cached.open("old").close()
     cached.clock.advance(1)
-    assert cached.open("new") is not None
+    new = cached.open("new")
     assert cached.files() == 2
     assert cached.open("too much") is None
     assert cached.disk.cached_bytes == 20
-    held.close()
+    for each in (held, new):
+        each.close()
     cached.cache.close()
 
 
@@ -131,14 +139,14 @@ def test_a_failed_download_leaves_nothing(cached: Fixture) -> None:
     with pytest.raises(UnavailableError):
         cached.open("a")
     assert (cached.files(), cached.disk.cached_bytes) == (0, 0)
-    assert cached.open("a") is not None
+    cached.open("a").close()
 
 
 def test_a_local_store_is_not_cached(tmp_path: Path) -> None:
     """Files that lie on this machine already are read where they are."""
     store = LocalObjectStore(tmp_path / "store", durable=False)
     store.put("a", b"x", precondition=ABSENT)
-    cache = ReadCache(0, DiskCache(tmp_path / "cache", 60, 100))
+    cache = ReadCache(0, DiskCache(tmp_path, 60, 100))
     assert cache.open(store, StreamStateHandle("a", None)) is None
     cache.close()
 
@@ -160,7 +168,7 @@ def test_many_readers_download_once(tmp_path: Path) -> None:
     """Threads that want one file at the same time share one download."""
     cached = Fixture(tmp_path)
     cached.open("a").close()
-    store, cache = CountingStore(), ReadCache(0, DiskCache(tmp_path / "other", 60, 100))
+    store, cache = CountingStore(), ReadCache(0, DiskCache(tmp_path, 60, 100))
     store.put("a", b"x" * 10, precondition=ABSENT)
     barrier = threading.Barrier(8)
     sources: list[Any] = []
@@ -200,7 +208,7 @@ def test_a_recovery_reads_through_the_cache(tmp_path: Path, monkeypatch: pytest.
                 b"%d" % each for each in range(10)
             ]
         assert store.downloads == 1
-    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+    assert not cached_files(tmp_path)
 
 
 def test_a_harmed_cached_file_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,104 +224,60 @@ def test_a_harmed_cached_file_is_passed_over(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with FsStateChangelogStorageView(store) as view:
         assert len(list(view.create_reader().read(handle))) == 1
-        (path,) = cached_files(tmp_path)
-        content = bytearray(path.read_bytes())
-        content[18] ^= 1
-        path.write_bytes(content)
+        (descriptor,) = cached_files(tmp_path).values()
+        (octet,) = os.pread(descriptor, 1, 18)
+        os.pwrite(descriptor, bytes([octet ^ 1]), 18)
         assert list(view.create_reader().read(handle)) == [(1, b"precious")]
 
 
-def other_owner(home: Path) -> None:
-    home.mkdir(0o700)
-    if os.geteuid() != 0:
-        pytest.skip("only root can give a folder away")
-    os.chown(home, 65534, 65534)
-
-
-HOSTILE: dict[str, Callable[[Path], object]] = {
-    "link": lambda home: home.symlink_to(home.parent / "elsewhere"),
-    "file": lambda home: home.write_bytes(b""),
-    "open to others": lambda home: (home.mkdir(), home.chmod(0o770)),
-    "another's": other_owner,
-}
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_folder_that_others_can_change_is_not_used(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is named once, and files are read from the store."""
-    hostile, elsewhere = tmp_path / "hostile", tmp_path / "hostile" / "elsewhere"
-    elsewhere.mkdir(parents=True)
-    home = hostile / f"dstl-cache-{os.geteuid()}"
-    HOSTILE[kind](home)
-    store = CountingStore()
-    disk = DiskCache(hostile, 60, 100, timer=ManualTimer())
-    cache = ReadCache(0, disk)
-    for name in "ab":
-        store.put(name, name.encode(), precondition=ABSENT)
-        assert cache.open(store, StreamStateHandle(name, None)) is None
-    assert disk.cached_bytes == 0
-    (record,) = caplog.records
-    assert str(home) in record.getMessage()
-    cache.close()
-    assert not any(elsewhere.iterdir())
-    assert home.is_symlink() or home.is_file() or not any(home.iterdir())
-
-
-def test_the_folder_is_this_users_alone(cached: Fixture) -> None:
-    """No other user can enter it, and no other process uses it."""
+def test_a_cached_file_has_no_name(cached: Fixture) -> None:
+    """No other user or process can open it, and the kernel deletes it with the process."""
     source = cached.open("a")
-    (path,) = cached_files(cached.directory)
-    assert [stat.S_IMODE(each.stat().st_mode) for each in (path.parents[1], path.parent, path)] == [
-        0o700,
-        0o700,
-        0o600,
-    ]
-    other = ReadCache(0, DiskCache(cached.directory, 60, 100, timer=ManualTimer()))
-    kept = other.open(cached.store, StreamStateHandle("a", None))
-    assert kept is not None
-    assert len({path.parent for path in cached_files(cached.directory)}) == 2
-    kept.close()
-    other.close()
-    source.close()
     assert cached.files() == 1
+    assert list(cached.directory.iterdir()) == []
+    source.close()
+
+
+def test_descriptors_are_bounded(tmp_path: Path) -> None:
+    """As with disk: idle files make room, and what has none is read from the store instead."""
+    cached = Fixture(tmp_path, max_files=2)
+    held = cached.open("held")
+    cached.open("old").close()
+    cached.clock.advance(1)
+    kept = cached.open("new")
+    assert cached.files() == 2
+    assert cached.open("too many") is None
+    for each in (held, kept):
+        each.close()
+    cached.cache.close()
+    assert cached.files() == 0
 
 
 def test_reserved_disk_is_given_back_after_any_failure(
-    cached: Fixture, monkeypatch: pytest.MonkeyPatch
+    cached: Fixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No folder, no descriptor, a stop in the middle: nothing stays reserved, and the next download works."""
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "geteuid", lambda: -1)  # nobody's folder
-        assert cached.open("a") is None
-    assert cached.disk.cached_bytes == 0
-    cached.open("a").close()
-    for error in (OSError(errno.EMFILE, "too many open files"), KeyboardInterrupt()):
+    """No disk, no descriptor, a stop in the middle: nothing stays reserved, and the next download works."""
+    full = OSError(errno.ENOSPC, "no space left")
+    for function, error in (
+        *((tempfile.TemporaryFile, each) for each in (full, full, KeyboardInterrupt())),
+        *((os.dup, each) for each in (OSError(errno.EMFILE, "too many open files"), KeyboardInterrupt())),
+    ):
 
-        def refuse(*_: object, error: BaseException = error) -> None:
+        def refuse(*_: object, error: BaseException = error, **__: object) -> None:
             raise error
 
         with monkeypatch.context() as patched:
-            patched.setattr(PrivateFile, "open", refuse)
+            patched.setattr(tempfile if function is tempfile.TemporaryFile else os, function.__name__, refuse)
             if isinstance(error, OSError):
-                assert cached.open("b") is None
+                assert cached.open("a") is None
             else:
                 with pytest.raises(KeyboardInterrupt):
-                    cached.open("b")
-        assert (cached.files(), cached.disk.cached_bytes) == (1, 10)
-    assert cached.open("b") is not None
-
-
-def test_a_file_that_somebody_removed_is_downloaded_again(cached: Fixture) -> None:
-    """It is cached anew, in a new folder where that is gone; the disk of the first is free."""
-    cached.open("a").close()
-    shutil.rmtree(next(cached.directory.iterdir()))
-    again = cached.open("a")
-    assert bytes(again.read_range(0, 1)) == b"a"
-    assert (cached.files(), cached.disk.cached_bytes) == (1, 10)
-    again.close()
-    assert cached.store.downloads == 2
+                    cached.open("a")
+        taken = 1 if function is os.dup else 0
+        assert (cached.files(), cached.disk.cached_bytes) == (taken, 10 * taken)
+    (warning,) = caplog.records  # once for each error
+    assert "no space left" in warning.getMessage()
+    cached.open("b").close()
 
 
 def test_a_reader_may_end_while_the_cache_is_closed(tmp_path: Path) -> None:
@@ -324,9 +288,9 @@ def test_a_reader_may_end_while_the_cache_is_closed(tmp_path: Path) -> None:
     source.close()
     assert (cached.files(), cached.disk.cached_bytes) == (0, 0)
     cached.cache.close()
-    assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_cache_that_nobody_closed_frees_its_disk(tmp_path: Path) -> None:
     """Its files go with the last reference to it."""
     cached = Fixture(tmp_path)

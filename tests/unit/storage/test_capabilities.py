@@ -73,7 +73,7 @@ def test_look_ups_on_this_machine_take_one_thread() -> None:
 
 def test_a_near_store_is_not_cached(tmp_path: Path) -> None:
     """The cache of a recovery keeps a copy of what is a round trip away, whatever the kind of the store."""
-    cache = ReadCache(0, DiskCache(tmp_path / "cache", 60, 100, timer=ManualTimer()))
+    cache = ReadCache(0, DiskCache(tmp_path, 60, 100, timer=ManualTimer()))
     for inner in (MemoryObjectStore(), LocalObjectStore(tmp_path / "store", durable=False)):
         inner.put("a", b"0123456789", precondition=ABSENT)
         handle = StreamStateHandle("a", None)
