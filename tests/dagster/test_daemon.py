@@ -66,11 +66,17 @@ KEEP_ALL = CheckpointOptions(num_retained=1_000)
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Dagster's home, and the store of the days beside it."""
+    """Dagster's home, and the store of the days beside it.
+
+    Its databases exist before any process starts: two processes that make them at once fail with "table
+    alembic_version already exists".
+    """
     folder = tmp_path / "home"
     folder.mkdir()
     (folder / "dagster.yaml").write_text(SETTINGS)
     monkeypatch.setenv("DAGSTER_HOME", str(folder))
+    with dg.DagsterInstance.get():
+        pass
     monkeypatch.setenv("DSTL_DAYS_URI", (tmp_path / "store").as_uri())
     monkeypatch.setenv("DSTL_DAYS_STEPS_TOGETHER", "1")
     return folder
@@ -101,8 +107,17 @@ class Daemon:
                 start_new_session=True,
             )
 
-    def is_alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """It lives until the condition holds."""
+        assert self._process is not None
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            code, late = self._process.poll(), time.monotonic() > deadline
+            if late or code is not None:
+                ended = "" if code is None else f", and the daemon ended with {code}"
+                log = (self._home / "daemon.log").read_text(errors="replace")[-8000:]
+                raise AssertionError(f"{what}{ended}; its log:\n{log}")
+            time.sleep(POLL_SECONDS)
 
     def kill(self) -> None:
         """SIGKILL to it and to every process it started."""
@@ -117,14 +132,6 @@ class Daemon:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(20)
         self.kill()
-
-
-def _wait_for(condition: Callable[[], bool], what: str, home: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        said = (home / "daemon.log").read_text(errors="replace")[-3000:]
-        assert time.monotonic() < deadline, f"{what}; the daemon said:\n{said}"
-        time.sleep(POLL_SECONDS)
 
 
 def _launch(days: list[str], answered: Path) -> str:
@@ -159,11 +166,10 @@ def test_a_backfill_runs_days_in_order(home: Path, daemon: Daemon, count: int) -
     with dg.DagsterInstance.get() as instance:
 
         def ended() -> bool:
-            assert daemon.is_alive(), "the daemon ended"
             found = instance.get_backfill(backfill)
             return found is not None and found.status.value.startswith(("COMPLETED", "FAILED"))
 
-        _wait_for(ended, "the backfill did not end", home)
+        daemon.wait_for(ended, "the backfill did not end")
         runs = instance.get_runs(dg.RunsFilter(tags={"dagster/backfill": backfill}))
         assert [run.status for run in runs] == [dg.DagsterRunStatus.SUCCESS] * count
         assert _reported(instance) == [f"chk-{number:08}" for number in range(1, count + 1)]
@@ -197,7 +203,7 @@ def test_a_daemon_killed_three_times_reports_and_asks_once(
         """One life of the daemon, which is killed. It ends earlier if a launch is held."""
         daemon.start()
         try:
-            _wait_for(lambda: held.exists() or happened(), what, home)
+            daemon.wait_for(lambda: held.exists() or happened(), what)
         finally:
             daemon.kill()
         if held.exists():
