@@ -29,7 +29,7 @@ from conditions import conditions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from dstl_dagster.storage.gcs import GCSObjectStore
+from dstl_dagster.storage import GCSObjectStore
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 
 

@@ -35,8 +35,8 @@ from google.cloud import storage
 from dstl_dagster.recoverable import GSCommitRecoverable, GSRecoverableWriter
 from dstl_dagster.recoverable.compose import plan_compose, waves
 from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage import GCSObjectStore
 from dstl_dagster.storage.base import ObjectStore
-from dstl_dagster.storage.gcs import GCSObjectStore
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.upstream_commit import UpstreamCommitter
 

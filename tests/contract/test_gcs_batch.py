@@ -9,8 +9,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
-from dstl_dagster.storage import ABSENT, ANY, Generation, delete_each
-from dstl_dagster.storage.gcs import GCSObjectStore
+from dstl_dagster.storage import ABSENT, ANY, GCSObjectStore, Generation, delete_each
 from dstl_dagster.storage.gcs.batch import decoded_batch
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault

@@ -14,8 +14,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.checkpoint.steps import clean_up
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.settings import CheckpointOptions
-from dstl_dagster.storage import ABSENT, ANY
-from dstl_dagster.storage.gcs import GCSObjectStore
+from dstl_dagster.storage import ABSENT, ANY, GCSObjectStore
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock

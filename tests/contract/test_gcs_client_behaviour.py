@@ -15,8 +15,8 @@ from google.cloud import storage
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.recoverable import CommitState, GSRecoverableWriter, commit_file
 from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage import GCSObjectStore
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, Source
-from dstl_dagster.storage.gcs import GCSObjectStore
 from dstl_dagster.storage.open import open_store
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.storage.readback import WRITER_ID_KEY

@@ -16,6 +16,7 @@ from dstl_dagster.storage import (
     NO_COST,
     Cost,
     CostMeter,
+    GCSObjectStore,
     Generation,
     LocalObjectStore,
     MemoryObjectStore,
@@ -24,7 +25,6 @@ from dstl_dagster.storage import (
     WrapperStore,
     metered,
 )
-from dstl_dagster.storage.gcs import GCSObjectStore
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock

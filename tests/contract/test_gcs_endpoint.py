@@ -23,8 +23,7 @@ from google.auth.credentials import AnonymousCredentials, Credentials
 from google.cloud import storage
 from google.oauth2.credentials import Credentials as TokenCredentials
 
-from dstl_dagster.storage import MAX_BATCH_DELETES, Generation
-from dstl_dagster.storage.gcs import GCSObjectStore
+from dstl_dagster.storage import MAX_BATCH_DELETES, GCSObjectStore, Generation
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
 from dstl_dagster.testing.gcs_server import GCSServer
 from tests.contract.endpoint import Endpoint, endpoint_from

@@ -15,8 +15,7 @@ from google.cloud import storage
 
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import ABSENT, ANY
-from dstl_dagster.storage.gcs import GCSObjectStore
+from dstl_dagster.storage import ABSENT, ANY, GCSObjectStore
 from dstl_dagster.storage.gcs.errors import refusal, retry_after_seconds
 from dstl_dagster.storage.policy.rate_limiter import RateLimiter, ThrottledError
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy

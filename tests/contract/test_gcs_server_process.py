@@ -14,8 +14,9 @@ import pytest
 
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage import GCSObjectStore
 from dstl_dagster.storage.base import ABSENT
-from dstl_dagster.storage.gcs import GCSObjectStore, open_gcs
+from dstl_dagster.storage.gcs.store import open_gcs
 
 # A suite started in the background of a script ignores SIGINT, and its children would inherit that.
 SERVE = """

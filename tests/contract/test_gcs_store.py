@@ -8,8 +8,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from dstl_dagster.storage import ABSENT, Source
-from dstl_dagster.storage.gcs import GCSObjectStore
+from dstl_dagster.storage import ABSENT, GCSObjectStore, Source
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault

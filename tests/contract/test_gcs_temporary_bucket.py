@@ -13,7 +13,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.recoverable import pins
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.storage.gcs import GCSObjectStore
+from dstl_dagster.storage import GCSObjectStore
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.gcs_server import GCSServer, handler
 from dstl_dagster.testing.gcs_server.listing import rewrite

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dstl_dagster.storage import LocalObjectStore
 from dstl_dagster.storage.base import ObjectStore
-from dstl_dagster.storage.local import LocalObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore, open_memory
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.storage.wrapper import WrapperStore

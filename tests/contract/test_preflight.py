@@ -18,9 +18,9 @@ from click.testing import CliRunner
 
 from dstl_dagster.cli.storage import storage_group
 from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage import LocalObjectStore
 from dstl_dagster.storage.base import ANY, ObjectStat
-from dstl_dagster.storage.gcs import open_gcs
-from dstl_dagster.storage.local import LocalObjectStore
+from dstl_dagster.storage.gcs.store import open_gcs
 from dstl_dagster.storage.memory import MemoryObjectStore
 from dstl_dagster.storage.preflight import Severity, check_store, judge_bucket, probe_store
 from dstl_dagster.testing.fault_store import FaultStore

@@ -31,9 +31,8 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.storage import GCSObjectStore, LocalObjectStore
 from dstl_dagster.storage.base import ANY, ObjectStore
-from dstl_dagster.storage.gcs import GCSObjectStore
-from dstl_dagster.storage.local import LocalObjectStore
 from dstl_dagster.testing.gcs_server import GCSServer
 
 CHUNK_BYTES = 256 * 1024

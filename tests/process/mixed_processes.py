@@ -38,9 +38,8 @@ from dstl_dagster.keyed import KeyedState, write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema
-from dstl_dagster.storage import ObjectStore
+from dstl_dagster.storage import LocalObjectStore, ObjectStore
 from dstl_dagster.storage.base import ANY
-from dstl_dagster.storage.local import LocalObjectStore
 from dstl_dagster.testing.fault_store import FaultStore
 
 JOB, OPERATOR = "mixed", "totals"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dstl_dagster.errors import ConflictError, FormatError, NotFoundError
+from dstl_dagster.storage import LocalObjectStore
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, ObjectStore, Precondition, Source
-from dstl_dagster.storage.local import LocalObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore
 from tests.profiles import examples
 

@@ -12,8 +12,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from dstl_dagster.errors import ErrorKind
-from dstl_dagster.storage import ABSENT, LocalObjectStore
-from dstl_dagster.storage.gcs import GCSObjectStore
+from dstl_dagster.storage import ABSENT, GCSObjectStore, LocalObjectStore
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 
 if TYPE_CHECKING:

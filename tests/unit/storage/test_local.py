@@ -25,9 +25,9 @@ from dstl_dagster.errors import (
 )
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, Source
-from dstl_dagster.storage.local import LocalObjectStore, open_local
 from dstl_dagster.storage.local import files as local_files
 from dstl_dagster.storage.local import writing as local_writing
+from dstl_dagster.storage.local.store import LocalObjectStore, open_local
 from dstl_dagster.storage.open import open_store
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
@@ -324,7 +324,7 @@ def test_list_does_not_load_the_tree(store: LocalObjectStore, monkeypatch: pytes
 
 CREATE = """
 import sys
-from dstl_dagster.storage.local import LocalObjectStore
+from dstl_dagster.storage import LocalObjectStore
 from dstl_dagster.storage.base import ABSENT, Generation
 from dstl_dagster.errors import ConflictError, NotFoundError
 store = LocalObjectStore(sys.argv[1], durable=False)

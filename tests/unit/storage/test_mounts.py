@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dstl_dagster.storage import MemoryObjectStore, Severity, check_store
-from dstl_dagster.storage.local import LocalObjectStore
+from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore, Severity, check_store
 from dstl_dagster.storage.preflight import lock_option
 
 MOUNTS = """\

@@ -1,0 +1,34 @@
+from dstl_dagster.format.changelog_file import ChangelogFileReader as ChangelogFileReader
+from dstl_dagster.format.changes import (
+    META_KEY_GROUP as META_KEY_GROUP,
+    StateChange as StateChange,
+    StateChangeSet as StateChangeSet,
+)
+from dstl_dagster.format.column_ids import ColumnIds as ColumnIds
+from dstl_dagster.format.compression import Compression as Compression
+from dstl_dagster.format.handles import (
+    ChangelogStateHandle as ChangelogStateHandle,
+    LocalStateHandle as LocalStateHandle,
+    SnapshotResult as SnapshotResult,
+    StreamStateHandle as StreamStateHandle,
+)
+from dstl_dagster.format.key_groups import KeyGroupRange as KeyGroupRange
+from dstl_dagster.format.names import (
+    COMPONENTS_PREFIX as COMPONENTS_PREFIX,
+    JOBS_PREFIX as JOBS_PREFIX,
+    JobNames as JobNames,
+    attempt_half as attempt_half,
+    attempt_of_component as attempt_of_component,
+    validated_job as validated_job,
+    validated_savepoint as validated_savepoint,
+)
+from dstl_dagster.format.readable import (
+    counted as counted,
+    nearest as nearest,
+    readable_bytes as readable_bytes,
+)
+from dstl_dagster.format.sequence import (
+    SequenceNumber as SequenceNumber,
+    SequenceNumberRange as SequenceNumberRange,
+)
+from dstl_dagster.format.state_ttl import StateTtl as StateTtl

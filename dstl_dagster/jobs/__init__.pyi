@@ -1,0 +1,13 @@
+from dstl_dagster.jobs.correction import (
+    Correction as Correction,
+    correct as correct,
+    plan_correction as plan_correction,
+)
+from dstl_dagster.jobs.drop import Drop as Drop, drop_job as drop_job, plan_drop as plan_drop
+from dstl_dagster.jobs.frames import (
+    merge_frame as merge_frame,
+    require_mergeable as require_mergeable,
+    write_frame as write_frame,
+)
+from dstl_dagster.jobs.listing import JobSummary as JobSummary, list_jobs as list_jobs
+from dstl_dagster.jobs.reading import read_state as read_state

@@ -1,0 +1,34 @@
+from dstl_dagster.recoverable.commit import (
+    CommitOutcome as CommitOutcome,
+    CommitState as CommitState,
+    Copied as Copied,
+    commit_file as commit_file,
+    compose_file as compose_file,
+    discard_file as discard_file,
+    retract_file as retract_file,
+)
+from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter as GSRecoverableWriterCommitter
+from dstl_dagster.recoverable.compose import recoverable_hash as recoverable_hash
+from dstl_dagster.recoverable.fingerprint import (
+    Fingerprint as Fingerprint,
+    fingerprint_of as fingerprint_of,
+    is_own as is_own,
+)
+from dstl_dagster.recoverable.identifiers import (
+    GSBlobIdentifier as GSBlobIdentifier,
+    attempt_of as attempt_of,
+)
+from dstl_dagster.recoverable.pins import CopiedSource as CopiedSource, delete_copied as delete_copied
+from dstl_dagster.recoverable.recoverables import (
+    Component as Component,
+    GSCommitRecoverable as GSCommitRecoverable,
+    GSResumeRecoverable as GSResumeRecoverable,
+)
+from dstl_dagster.recoverable.serializers import (
+    GSCommitRecoverableSerializer as GSCommitRecoverableSerializer,
+    GSResumeRecoverableSerializer as GSResumeRecoverableSerializer,
+)
+from dstl_dagster.recoverable.stream import GSRecoverableFsDataOutputStream as GSRecoverableFsDataOutputStream
+from dstl_dagster.recoverable.sweep import Leftover as Leftover, plan_sweep as plan_sweep, sweep as sweep
+from dstl_dagster.recoverable.temporary_names import temporary_names as temporary_names
+from dstl_dagster.recoverable.writer import GSRecoverableWriter as GSRecoverableWriter

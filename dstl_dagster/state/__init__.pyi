@@ -1,0 +1,61 @@
+from dstl_dagster.state.changes import (
+    ChangeEncoder as ChangeEncoder,
+    EncodedChanges as EncodedChanges,
+    check_changes as check_changes,
+    decode_change as decode_change,
+    encode_changes as encode_changes,
+    encoded_pieces as encoded_pieces,
+)
+from dstl_dagster.state.column_changes import ColumnChanges as ColumnChanges
+from dstl_dagster.state.equality import same_rows as same_rows
+from dstl_dagster.state.fitting import (
+    fitted_column as fitted_column,
+    fitted_rows as fitted_rows,
+    stored_rows as stored_rows,
+)
+from dstl_dagster.state.fold import FoldedRun as FoldedRun, StateFold as StateFold
+from dstl_dagster.state.frames import as_table as as_table
+from dstl_dagster.state.hashing import (
+    group_of_hashes as group_of_hashes,
+    key_group_of as key_group_of,
+    key_hashes as key_hashes,
+)
+from dstl_dagster.state.keys import refuse_repeated_keys as refuse_repeated_keys
+from dstl_dagster.state.partitioning import ranges_of_tasks as ranges_of_tasks
+from dstl_dagster.state.rules import (
+    Rule as Rule,
+    declared_columns as declared_columns,
+    evaluated_rules as evaluated_rules,
+    is_deterministic as is_deterministic,
+    require_rules as require_rules,
+)
+from dstl_dagster.state.schema import (
+    DEFAULT_MAX_PARALLELISM as DEFAULT_MAX_PARALLELISM,
+    StateSchema as StateSchema,
+    as_spelled as as_spelled,
+    refuse_alike as refuse_alike,
+    schema_to_write as schema_to_write,
+    spelled as spelled,
+    update_by_name as update_by_name,
+)
+from dstl_dagster.state.slices import (
+    Axis as Axis,
+    ExactValues as ExactValues,
+    Slice as Slice,
+    TimeSpans as TimeSpans,
+)
+from dstl_dagster.state.text import (
+    RawText as RawText,
+    python_rows as python_rows,
+    refuse_raw_text as refuse_raw_text,
+    text_as_bytes as text_as_bytes,
+)
+from dstl_dagster.state.ttl import (
+    PROCESSING_TIME_TYPE as PROCESSING_TIME_TYPE,
+    NewestTime as NewestTime,
+    expired_rows as expired_rows,
+    filled_column as filled_column,
+    time_column as time_column,
+    ttl_to_write as ttl_to_write,
+)
+from dstl_dagster.state.types import wider_type as wider_type

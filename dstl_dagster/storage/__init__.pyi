@@ -1,0 +1,95 @@
+from dstl_dagster.storage.accounting.cost import (
+    NO_COST as NO_COST,
+    Cost as Cost,
+    CostMeter as CostMeter,
+    Operation as Operation,
+    RequestClass as RequestClass,
+)
+from dstl_dagster.storage.accounting.metered import metered as metered
+from dstl_dagster.storage.accounting.steps import (
+    COMPOSE_COMMIT as COMPOSE_COMMIT,
+    CONFIRM as CONFIRM,
+    OWN_WRITE as OWN_WRITE,
+    PERSIST as PERSIST,
+    RECORD as RECORD,
+    TRIGGER as TRIGGER,
+    CheckpointCost as CheckpointCost,
+    RunningCost as RunningCost,
+    cost_from_note as cost_from_note,
+    cost_note as cost_note,
+)
+from dstl_dagster.storage.base import (
+    ABSENT as ABSENT,
+    ANY as ANY,
+    MAX_BATCH_DELETES as MAX_BATCH_DELETES,
+    MAX_COMPOSE_SOURCES as MAX_COMPOSE_SOURCES,
+    Absent as Absent,
+    AnyGeneration as AnyGeneration,
+    BatchDeletingStore as BatchDeletingStore,
+    Buffer as Buffer,
+    CountingStore as CountingStore,
+    Generation as Generation,
+    InspectableStore as InspectableStore,
+    ObjectReader as ObjectReader,
+    ObjectStat as ObjectStat,
+    ObjectStore as ObjectStore,
+    ObjectWriter as ObjectWriter,
+    OpeningStore as OpeningStore,
+    Precondition as Precondition,
+    RangeReader as RangeReader,
+    ShortListingStore as ShortListingStore,
+    Source as Source,
+    StoreCapabilities as StoreCapabilities,
+    SummedWriter as SummedWriter,
+    TimedStore as TimedStore,
+    open_ranges as open_ranges,
+    server_time as server_time,
+    summed_write as summed_write,
+)
+from dstl_dagster.storage.batching import (
+    Check as Check,
+    component_lookups as component_lookups,
+    delete_each as delete_each,
+)
+from dstl_dagster.storage.copies import Origin as Origin, generation_of_copy as generation_of_copy
+from dstl_dagster.storage.gcs.store import GCSObjectStore as GCSObjectStore
+from dstl_dagster.storage.local.file_ranges import FileRanges as FileRanges
+from dstl_dagster.storage.local.store import LocalObjectStore as LocalObjectStore
+from dstl_dagster.storage.memory import MemoryObjectStore as MemoryObjectStore
+from dstl_dagster.storage.open import (
+    open_store as open_store,
+    require_store_uri as require_store_uri,
+    require_within as require_within,
+)
+from dstl_dagster.storage.policy.retry import (
+    Retries as Retries,
+    RetryAttempt as RetryAttempt,
+    RetryPolicy as RetryPolicy,
+)
+from dstl_dagster.storage.policy.update_limit import let_settle as let_settle
+from dstl_dagster.storage.preflight import (
+    Finding as Finding,
+    Severity as Severity,
+    check_store as check_store,
+)
+from dstl_dagster.storage.readback import (
+    WRITER_ID_KEY as WRITER_ID_KEY,
+    Expected as Expected,
+    put_own as put_own,
+    write_own as write_own,
+)
+from dstl_dagster.storage.rules import (
+    check_crc32c as check_crc32c,
+    check_delete_all as check_delete_all,
+    each_deleted as each_deleted,
+    split_bucket_uri as split_bucket_uri,
+    split_object_uri as split_object_uri,
+)
+from dstl_dagster.storage.whole_object import read_parts as read_parts
+from dstl_dagster.storage.wrapper import (
+    WrapperRanges as WrapperRanges,
+    WrapperReader as WrapperReader,
+    WrapperStore as WrapperStore,
+    WrapperWriter as WrapperWriter,
+    unwrapped as unwrapped,
+)
