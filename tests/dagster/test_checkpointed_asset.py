@@ -464,6 +464,11 @@ def hinted(rows: "Unknown") -> Any:  # type: ignore[name-defined] # noqa: F821
             "did you mean the folder file:///data?",
         ),
         (plain, {"keys": ["a"], "deps": "raw"}, "deps: expected assets in a list, such as ['raw']"),
+        (
+            plain,
+            {"keys": ["a"], "partitions_def": DAYS, "deps": [dg.AssetDep(["orders", "plain"])]},
+            "orders/plain depends on its own previous partition already: leave it out",
+        ),
         (plain, {"keys": ["a"], "key": "a", "name": "b"}, "`key` is the whole key"),
         (
             plain,

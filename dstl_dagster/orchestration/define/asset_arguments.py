@@ -86,8 +86,17 @@ def state_tags(assets: JobAssets, tags: Mapping[str, str] | None) -> dict[str, s
     return {**(tags or {}), TAG_JOB: assets.job, TAG_ASSET: AssetRole.STATE.value}
 
 
-def deps_in(deps: Iterable[Any] | None) -> list[Any]:
-    """Raises: InvalidInputError for a single one, of which Dagster would take the parts."""
+def deps_in(deps: Iterable[Any] | None, ordered: dg.AssetKey | None = None) -> list[Any]:
+    """Raises: InvalidInputError for a single one, of which Dagster would take the parts.
+
+    Args:
+        ordered: the asset's own key, if its partitions have an order.
+    """
     if isinstance(deps, str | dg.AssetKey | dg.AssetDep | dg.AssetSpec | dg.AssetsDefinition):
         raise InvalidInputError(f"deps: expected assets in a list, such as [{deps!r}]")
-    return list(deps or ())
+    found = list(deps or ())
+    if ordered is not None and ordered in [getattr(each, "asset_key", each) for each in found]:
+        raise InvalidInputError(
+            f"deps: {ordered.to_user_string()} depends on its own previous partition already: leave it out"
+        )
+    return found

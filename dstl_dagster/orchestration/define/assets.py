@@ -212,8 +212,10 @@ def build_state_asset(
         changelog=changelog,
     )
     first = update.alias(update.name.removeprefix(prefix))
-    ins = {f"dep_{place}": _waits_for(dep) for place, dep in enumerate(deps_in(deps))}
-    if isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
+    ordered = isinstance(partitions_def, dg.TimeWindowPartitionsDefinition)
+    listed = deps_in(deps, key if ordered else None)
+    ins = {f"dep_{place}": _waits_for(dep) for place, dep in enumerate(listed)}
+    if ordered:
         ins["previous"] = dg.AssetIn(key=key, dagster_type=dg.Nothing, partition_mapping=previous_partition())
     given = {name: value for name, value in asset_arguments.items() if value is not None}
     freshness_policy = given.pop("freshness_policy", None)

@@ -311,9 +311,9 @@ def _arguments(
     """Those of `dagster.asset`: the caller's, and ours beside or in place of what was left out."""
     given = {name: value for name, value in arguments.items() if name not in ("name", "key_prefix")}
     partitions, ins = given.get("partitions_def"), given.get("ins") or {}
-    deps = deps_in(given.get("deps"))
-    reads = {_key_of_input(name, each) for name, each in ins.items()}
-    if isinstance(partitions, dg.TimeWindowPartitionsDefinition) and key not in reads:
+    ordered = isinstance(partitions, dg.TimeWindowPartitionsDefinition)
+    deps = deps_in(given.get("deps"), key if ordered else None)
+    if ordered and key not in {_key_of_input(name, each) for name, each in ins.items()}:
         deps.append(dg.AssetDep(key, partition_mapping=previous_partition()))
     operator = {} if runs.rule is None else {OPERATOR: runs.rule.operator}
     common: dict[str, Any] = {
