@@ -262,3 +262,45 @@ def test_attributes_are_replaced(store: MemoryStore) -> None:
     assert list(spec.deps) == []
     assert store.run(mapped).success
     assert is_of_the_first_checkpoint(store.event(names.key))
+
+
+def test_its_resources_may_have_any_name(store: MemoryStore) -> None:
+    """By `required_resource_keys`; the same definitions make the same job each time."""
+
+    @dstl.checkpointed_asset("people", keys=["id"], required_resource_keys={"my_own"})
+    def names(context: dg.AssetExecutionContext) -> pa.Table:
+        return pa.table({"id": [context.resources.my_own]})
+
+    assert store.run(names, resources={"my_own": 7}).success
+    assert dstl.read_state(store.changelog.uri, "people", "names").to_arrow().to_pylist() == [{"id": 7}]
+
+
+def test_what_is_below_names_the_asset(store: MemoryStore) -> None:
+    """By the asset itself, and by its key."""
+
+    @dstl.checkpointed_asset("people", keys=["id"], deps=["a.b", dg.AssetKey(["log", "c.d"])])
+    def names() -> pa.Table:
+        return ROWS
+
+    @dg.asset(deps=[names])
+    def one() -> None: ...
+
+    @dg.asset(deps=[dg.AssetKey(["people", "names"])])
+    def other() -> None: ...
+
+    graph = dg.Definitions([names, one, other], resources={"changelog": store.changelog})
+    jobs = [graph.resolve_implicit_global_asset_job_def() for _ in range(2)]
+    assert len({each.get_job_snapshot_id() for each in jobs}) == 1
+    nodes = jobs[0].asset_layer.asset_graph
+    assert nodes.get(names.key).child_keys == {one.key, other.key}
+    assert nodes.get(names.key).parent_keys == {dg.AssetKey("a.b"), dg.AssetKey(["log", "c.d"])}
+
+
+def test_two_assets_of_one_key_are_refused(store: MemoryStore) -> None:
+    def of(job: str) -> dg.AssetsDefinition:
+        return dstl.checkpointed_asset(job, keys=["id"], key=["whole", "key"])(lambda: ROWS)
+
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="Duplicate asset key"):
+        dg.Definitions.validate_loadable(
+            dg.Definitions([of("a"), of("b")], resources={"changelog": store.changelog})
+        )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -472,14 +473,16 @@ attributes:
 """What a project loads. A field more is in line 9."""
 
 
-def loaded(folder: Path, text: str) -> dg.Definitions:
-    """As `dg check defs` loads it."""
+def loaded(folder: Path, text: str | None, files: Mapping[str, str] = MappingProxyType({})) -> dg.Definitions:
+    """As `dg check defs` loads it, with `files` in the folder of its definitions."""
     (folder / "pyproject.toml").write_text(
         "[tool.dg]\ndirectory_type = 'project'\n[tool.dg.project]\nroot_module = 'of_a_test'\n"
     )
-    defs = folder / "src/of_a_test/defs/orders/defs.yaml"
-    defs.parent.mkdir(parents=True)
-    defs.write_text(text)
+    written = dict(files) if text is None else {"orders/defs.yaml": text, **files}
+    for name, content in written.items():
+        path = folder / "src/of_a_test/defs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
     for package in (folder / "src/of_a_test", folder / "src/of_a_test/defs"):
         (package / "__init__.py").write_text("")
     return dg.load_from_defs_folder(path_within_project=folder / "src/of_a_test")
@@ -588,3 +591,113 @@ def test_a_refusal_names_file_line_and_field(old: str, new: str, line: int, said
     cause = str(refused.value.__cause__)
     assert f"orders/defs.yaml:{line}" in cause
     assert re.search(said, cause), cause
+
+
+VARIABLES = """\
+import dagster as dg
+from .more import GROUP
+
+@dg.template_var
+def group():
+    return GROUP
+
+@dg.template_var
+def broken():
+    def fails():
+        raise ValueError("boom")
+    return fails
+"""
+SUBCLASS = """\
+from dstl_dagster.components import CheckpointedAssetComponent
+
+class Mine(CheckpointedAssetComponent):
+    @classmethod
+    def get_additional_scope(cls):
+        return {"grouped": lambda name: f"{name}_by_scope"}
+"""
+INSTANCE = """\
+import dagster as dg
+from dstl_dagster.components import CheckpointedAssetComponent
+
+@dg.component_instance
+def load(context: dg.ComponentLoadContext):
+    return CheckpointedAssetComponent(
+        job="orders", store="file:///not/there", function=".more:rows", keys=["customer"], group_name="python"
+    )
+"""
+BELOW = """\
+import dagster as dg
+
+@dg.definitions
+def defs(context: dg.ComponentLoadContext):
+    above = context.component_tree.build_defs_at_path("orders")
+    keys = [each.key for each in above.resolve_all_asset_specs() if each.key.path[-1] == "rows"]
+
+    @dg.asset(deps=keys)
+    def below(): ...
+
+    return dg.Definitions([below])
+"""
+DEFAULTS = """\
+type: dagster.DefsFolderComponent
+post_processing:
+  assets: [{target: "*", attributes: {group_name: of_the_folder}}]
+"""
+PROCESSED = 'post_processing: {assets: [{target: "*", attributes: {group_name: processed}}]}\n'
+
+
+@pytest.mark.filterwarnings("ignore")  # Dagster's own, of its loader
+@pytest.mark.parametrize(
+    ("more", "files", "group"),
+    [
+        ("  group_name: \"{{ env('OF_A_TEST') }}\"\n", {}, "given"),
+        ("  group_name: \"{{ env('NOT_SET', 'other') }}\"\n", {}, "other"),
+        ('  group_name: "{{ group }}"\ntemplate_vars_module: .variables\n', {}, "of_a_module"),
+        (PROCESSED, {}, "processed"),
+        ("", {"defs.yaml": DEFAULTS}, "of_the_folder"),
+        ("  group_name: \"{{ grouped('mine') }}\"\n", {"orders/mine.py": SUBCLASS}, "mine_by_scope"),
+        (None, {"orders/component.py": INSTANCE}, "python"),
+        ("", {"below/definitions.py": BELOW}, "orders"),
+    ],
+)
+def test_a_project_describes_it_as_any_component(
+    more: str | None, files: dict[str, str], group: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Environment, variables of a module, post-processing, defaults of a folder, subclasses, Python."""
+    monkeypatch.setenv("OF_A_TEST", "given")
+    beside = {"orders/variables.py": VARIABLES, "orders/more.py": "GROUP = 'of_a_module'\ndef rows(): ...\n"}
+    text = None if more is None else ATTRIBUTES + more
+    if text is not None and "orders/mine.py" in files:
+        text = text.replace(
+            "dstl_dagster.components.CheckpointedAssetComponent", "of_a_test.defs.orders.mine.Mine"
+        )
+    defs = loaded(project, text, {**beside, **files})
+    specs = {each.key.to_user_string(): each for each in defs.resolve_all_asset_specs()}
+    assert specs["orders/rows"].group_name == group
+    if "below" in specs:
+        assert [each.asset_key for each in specs["below"].deps] == [dg.AssetKey(["orders", "rows"])]
+
+
+@pytest.mark.filterwarnings("ignore")  # Dagster's own, of its loader
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("  group_name: \"{{ env('NOT_SET') }}\"\n", "NOT_SET is not set and no default value"),
+        ("  group_name: \"{{ env['NOT_SET'] }}\"\n", "use dot access or the `env` function"),
+        ('  group_name: "{{ fake.x }}"\n', r"defs.yaml:9(.|\n)*'fake' not found in scope"),
+        (
+            '  group_name: "{{ broken() }}"\ntemplate_vars_module: .variables\n',
+            r"defs.yaml:9(.|\n)*ValueError: boom",
+        ),
+        ("attribute: {a: 1}\n", r"defs.yaml:9(.|\n)*Extra inputs are not permitted"),
+        ("  tags: {a: [}\n", r"defs.yaml\", line 9"),
+        ("more: than\n- this\n", "defs.yaml"),
+    ],
+)
+def test_dagster_refuses_what_it_reads_itself(more: str, said: str, project: Path) -> None:
+    """Templates, and what is no YAML or stands outside of the attributes: with file and line."""
+    with pytest.raises(Exception) as refused:
+        loaded(
+            project, ATTRIBUTES + more, {"orders/variables.py": VARIABLES, "orders/more.py": "GROUP = 1\n"}
+        )
+    assert re.search(said, f"{refused.value}{refused.value.__cause__}")

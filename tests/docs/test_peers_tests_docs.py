@@ -1,60 +1,78 @@
-"""docs/peers-tests.md: each scenario holds, is refused or does not apply, and its tests exist."""
+"""docs/peers: each scenario holds, is refused or does not apply, and its tests exist."""
 
 from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "peers-tests.md").read_text(encoding="utf-8")
-ROWS = [
-    (section.splitlines()[0], *(cell.strip() for cell in line.strip("|").split(" | ", 1)), section)
-    for section in PAGE.split("\n## ")[1:]
-    for line in section.splitlines()
-    if line.startswith("| ") and not line.startswith("| theirs")
-]
+PAGES = sorted((ROOT / "docs/peers").glob("*.md"))
 
 
-def defined_in(path: str) -> set[str]:
-    module = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    return {each.name for each in module.body if isinstance(each, ast.FunctionDef)}
+@dataclass(frozen=True)
+class Row:
+    suite: str
+    theirs: str
+    answer: str
+    said: str
+    tests_in: str
+
+    @property
+    def path(self) -> str:
+        """The file of its first test."""
+        found = re.findall(r"`(tests/[^`]+\.py)`", self.said)
+        return str(found[0]) if found else self.tests_in
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[f"{suite} {theirs}" for suite, theirs, _, _ in ROWS])
-def test_a_row_has_one_of_the_three(row: tuple[str, str, str, str]) -> None:
-    """Two with a test that exists, and `refused` with its sentence; the third with a reason."""
-    _, _, here, section = row
-    answer, _, said = here.partition(": ")
-    assert answer in ("holds", "refused", "does not apply")
-    assert said
-    if answer == "does not apply":
-        return
-    assert answer == "holds" or re.match(r'"[^"]+", `test_', said)
-    names = re.findall(r"`(test_\w+)`", said)
-    (default,) = re.findall(r"Tests without a file are in `([^`]+)`", section)
-    (path,) = re.findall(r"`(tests/[^`]+\.py)`", said) or [default]
-    assert names
-    assert set(names) <= defined_in(path)
+def rows_of(page: Path) -> list[Row]:
+    found = []
+    for section in page.read_text(encoding="utf-8").split("\n## ")[1:]:
+        (tests_in,) = re.findall(r"Tests without a file are in `([^`]+)`", section)
+        for line in section.splitlines():
+            if line.startswith("| ") and not line.startswith("| theirs"):
+                theirs, here = line.strip("| ").split(" | ", 1)
+                answer, _, said = here.partition(": ")
+                found.append(Row(section.splitlines()[0], theirs, answer, said, tests_in))
+    return found
 
 
-def test_a_sentence_is_one_that_its_test_expects() -> None:
-    """The quoted words stand in the test."""
-    refused = [row for row in ROWS if row[2].startswith("refused: ")]
-    assert refused
-    for _, _, here, section in refused:
-        sentence, name = re.findall(r'"([^"]+)", `(test_\w+)`', here)[0]
-        (default,) = re.findall(r"Tests without a file are in `([^`]+)`", section)
-        (path,) = re.findall(r"`(tests/[^`]+\.py)`", here) or [default]
-        text = (ROOT / path).read_text(encoding="utf-8")
-        before, _, after = text.partition(f"\ndef {name}(")
-        cases = before.rpartition("\n\n\n")[2]
-        assert sentence in cases + after.partition("\ndef ")[0]
+@cache
+def texts_in(path: str) -> dict[str, str]:
+    """The text of each test of a file, with its cases."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    lines = text.splitlines()
+    return {
+        each.name: "\n".join(
+            lines[min([each.lineno, *(mark.lineno for mark in each.decorator_list)]) - 1 : each.end_lineno]
+        )
+        for each in ast.walk(ast.parse(text))
+        if isinstance(each, ast.FunctionDef) and each.name.startswith("test_")
+    }
 
 
-def test_a_scenario_stands_once() -> None:
-    """In its suite."""
-    scenarios = [(suite, theirs) for suite, theirs, _, _ in ROWS]
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_row_has_one_of_the_three(page: Path) -> None:
+    """Two with a test that exists, and `refused` with a sentence that its test expects; the third with a
+    reason. A scenario stands once in its suite.
+    """
+    rows = rows_of(page)
+    for row in rows:
+        assert row.answer in ("holds", "refused", "does not apply"), row
+        assert row.said, row
+        if row.answer == "does not apply":
+            continue
+        tests = texts_in(row.path)
+        names = re.findall(r"`(test_\w+)`", row.said)
+        assert names, row
+        assert set(names) <= set(tests), row
+        if row.answer == "refused":
+            quoted = re.match(r'"([^"]+)", `test_', row.said)
+            assert quoted, row
+            assert quoted[1] in tests[names[0]], row
+    scenarios = [(row.suite, row.theirs) for row in rows]
     assert len(set(scenarios)) == len(scenarios) > 0

@@ -183,7 +183,7 @@ def test_links_lead_somewhere():
 def test_named_paths_exist():
     """Tests, benchmarks, examples and CI's commands, wherever a page names them."""
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        if page.name == "peers-tests.md":
+        if page.parent.name == "peers":
             continue  # it names theirs
         text = page.read_text(encoding="utf-8")
         for path in re.findall(r"(?<![\w/.])(?:tests|benchmarks|examples|\.ci)/[\w./-]*\w", text):
