@@ -51,6 +51,7 @@ from dstl_dagster.state import (
     schema_to_write,
     spelled,
     stored_rows,
+    taken,
     update_by_name,
 )
 
@@ -124,7 +125,7 @@ def _replacing(
     ]
     groups = key_group_of(table, schema)
     order = np.argsort(groups.astype(np.uint16), kind="stable")
-    new = pa.table(columns, schema=schema.columns).combine_chunks().take(pa.array(order))
+    new = taken(pa.table(columns, schema=schema.columns), order)
     every = KeyGroupRange.of(0, schema.max_parallelism - 1)
     found = [*replacements(schema, state, every, [Grouped(new, groups[order])], scope, what)]
     # A tombstone has its key alone.
@@ -272,7 +273,7 @@ def _beside_state(
     if found.repeated:
         groups = key_group_of(keys, schema).astype(np.uint16)
         order = np.argsort(groups, kind="stable")
-        refuse_repeated_keys(keys.combine_chunks().take(pa.array(order)), schema.key_columns, groups[order])
+        refuse_repeated_keys(taken(keys, order), schema.key_columns, groups[order])
     return found
 
 

@@ -20,14 +20,22 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.keyed_state import KeyedState, Log, folded_logs, split_count
 from dstl_dagster.keyed.lookup import key_table, touched_ranges
 from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.state import StateFold, StateSchema, expired_rows, python_rows, ranges_of_tasks, same_rows
+from dstl_dagster.state import (
+    StateFold,
+    StateSchema,
+    expired_rows,
+    key_numbers,
+    python_rows,
+    ranges_of_tasks,
+    same_rows,
+    taken,
+)
 from dstl_dagster.storage import ObjectStore
 
 __all__ = [
@@ -44,6 +52,7 @@ __all__ = [
 ]
 
 Flags = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -158,47 +167,40 @@ def _rows(schema: StateSchema, fold: StateFold) -> pa.Table:
 
 def _compared(key_groups: KeyGroupRange, schema: StateSchema, before: pa.Table, after: pa.Table) -> StateDiff:
     pairs = paired_rows(schema, before, after)
-    only_after = pairs.filter(pc.is_null(pairs.column("before_max"))).column("after_max")
-    only_before = pairs.filter(pc.is_null(pairs.column("after_max"))).column("before_max")
-    both = pairs.filter(
-        pc.and_(pc.is_valid(pairs.column("before_max")), pc.is_valid(pairs.column("after_max")))
-    )
-    old_rows, new_rows = before.take(both.column("before_max")), after.take(both.column("after_max"))
+    old_rows, new_rows = taken(before, pairs.before[pairs.in_both]), taken(after, pairs.after[pairs.in_both])
     changed = pa.array(~same_rows(old_rows, new_rows))
     return StateDiff(
         key_groups=key_groups,
-        added=after.take(_ascending(only_after)),
-        removed=before.take(_ascending(only_before)),
+        added=taken(after, pairs.after[pairs.before < 0]),
+        removed=taken(before, pairs.before[pairs.after < 0]),
         before=old_rows.filter(changed),
         after=new_rows.filter(changed),
     )
 
 
-def paired_rows(schema: StateSchema, before: pa.Table, after: pa.Table) -> pa.Table:
-    """For each key, the row numbers `before_max` and `after_max`; null if that side does not have it.
-
-    Groups rather than joins, because in a group-by null equals null, as it does in keys.
+class Pairs(NamedTuple):
+    """For each key its row numbers, -1 where that side does not have it: ascending in `before`, then in
+    `after`.
     """
+
+    before: Places
+    after: Places
+
+    @property
+    def in_both(self) -> Flags:
+        found: Flags = (self.before >= 0) & (self.after >= 0)
+        return found
+
+
+def paired_rows(schema: StateSchema, before: pa.Table, after: pa.Table) -> Pairs:
+    """Of several rows of one key, the last."""
     names = list(schema.key_columns)
     keys = pa.concat_tables([before.select(names), after.select(names)])
-    sides = {}
-    for side, rows, start in (("before", before, 0), ("after", after, before.num_rows)):
-        numbers = np.zeros(keys.num_rows, np.int64)
-        numbers[start : start + rows.num_rows] = np.arange(rows.num_rows)
-        absent = np.ones(keys.num_rows, np.bool_)
-        absent[start : start + rows.num_rows] = False
-        sides[side] = pa.array(numbers, mask=absent)
-    # Key columns may have any name, so they are renamed by position here.
-    places = [f"k{place}" for place in range(len(names))]
-    numbered = pa.table([*keys.columns, *sides.values()], names=[*places, *sides])
-    grouped = pa.TableGroupBy(numbered, places, use_threads=False)
-    return grouped.aggregate([("before", "max"), ("after", "max")]).sort_by(
-        [("after_max", "ascending"), ("before_max", "ascending")]
-    )
-
-
-def _ascending(row_numbers: pa.ChunkedArray) -> pa.Array:
-    return pa.array(np.sort(row_numbers.to_numpy()))
+    numbers, count = key_numbers(keys, names)
+    pairs = Pairs(np.full(count, -1), np.full(count, -1))
+    pairs.before[numbers[: before.num_rows]] = np.arange(before.num_rows)
+    pairs.after[numbers[before.num_rows :]] = np.arange(after.num_rows)
+    return pairs
 
 
 class Beside(NamedTuple):
@@ -218,13 +220,12 @@ class Beside(NamedTuple):
 def beside(schema: StateSchema, state: pa.Table, keys: pa.Table) -> Beside:
     """`state`: the rows of these keys, each once, in any order. `keys`: the key columns, in their types."""
     pairs = paired_rows(schema, state, keys)
-    pairs = pairs.filter(pairs.column("after_max").is_valid())
-    at = np.zeros(keys.num_rows, np.int64)
-    in_state = np.zeros(keys.num_rows, np.bool_)
-    with_state = pairs.filter(pairs.column("before_max").is_valid())
-    at[with_state.column("after_max").to_numpy()] = with_state.column("before_max").to_numpy()
-    in_state[with_state.column("after_max").to_numpy()] = True
-    return Beside(state.take(pa.array(at, mask=~in_state)), in_state, pairs.num_rows < keys.num_rows)
+    absent = state.num_rows
+    at = np.full(keys.num_rows, absent)
+    at[pairs.after[pairs.in_both]] = pairs.before[pairs.in_both]
+    blank = pa.table([pa.nulls(1, field.type) for field in state.schema], schema=state.schema)
+    old = taken(pa.concat_tables([state, blank]), at)
+    return Beside(old, at < absent, int(np.sum(pairs.after >= 0)) < keys.num_rows)
 
 
 def changed_rows(before: pa.Table, after: pa.Table, in_state: Flags, deleted: Flags) -> Flags:

@@ -27,7 +27,14 @@ from dstl_dagster.keyed.runs import FROM_THE_BEGINNING, Merge, Run, within
 from dstl_dagster.keyed.shared_files import SharedFiles
 from dstl_dagster.keyed.writer import open_attempt_changelog
 from dstl_dagster.settings import CheckpointOptions, JobOptions, parse_names
-from dstl_dagster.state import EncodedChanges, FoldedRun, StateSchema, encode_changes, ranges_of_tasks
+from dstl_dagster.state import (
+    EncodedChanges,
+    FoldedRun,
+    StateSchema,
+    encoded_pieces,
+    key_hashes,
+    ranges_of_tasks,
+)
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt
 
@@ -205,9 +212,10 @@ def write_merge(
     ):
         for count, each in enumerate(ranges, 1):
             counted = _Counted(state.schema, folded(reader, part.at, each).runs(), whole=whole)
-            first = next(counted, None)
+            changes = iter(counted)
+            first = next(changes, None)
             if first is not None:
-                changes = itertools.chain([first], counted)
+                changes = itertools.chain([first], changes)
                 written.append(
                     into.write_range(storage, state.operator, state.schema, each, changes, options)
                 )
@@ -241,7 +249,7 @@ def _ranges(state: KeyedState, key_groups: KeyGroupRange) -> list[KeyGroupRange]
     ]
 
 
-class _Counted(Iterator[EncodedChanges]):
+class _Counted:
     """The changes of a merge, none of them empty, and how many there were as they went by.
 
     Attributes:
@@ -249,21 +257,17 @@ class _Counted(Iterator[EncodedChanges]):
     """
 
     def __init__(self, schema: StateSchema, runs: Iterable[FoldedRun], *, whole: bool) -> None:
-        self._schema, self._runs, self._whole = schema, iter(runs), whole
+        self._schema, self._runs, self._whole = schema, runs, whole
         self.upserts = self.deletes = 0
 
-    def __next__(self) -> EncodedChanges:
+    def __iter__(self) -> Iterator[EncodedChanges]:
         for run in self._runs:
             kept = run.alive() if self._whole else run
-            if kept.rows.num_rows:
-                deleted = int(pc.sum(kept.rows.column(-1)).as_py() or 0)
-                self.upserts += kept.rows.num_rows - deleted
-                self.deletes += deleted
-                return _as_changes(self._schema, kept)
-        raise StopIteration
-
-
-def _as_changes(schema: StateSchema, run: FoldedRun) -> EncodedChanges:
-    deleted = run.rows.column(-1)
-    rows = run.rows.select(schema.columns.names)
-    return encode_changes(schema, rows, run.key_groups, deleted if pc.any(deleted).as_py() else None)
+            flags, rows = kept.rows.column(-1), kept.rows.select(self._schema.columns.names)
+            deleted = int(pc.sum(flags).as_py() or 0)
+            self.upserts += rows.num_rows - deleted
+            self.deletes += deleted
+            if rows.num_rows:
+                hashes = key_hashes(rows, self._schema)
+                flags = flags if deleted else None
+                yield from encoded_pieces(self._schema, rows, kept.key_groups, flags, hashes)

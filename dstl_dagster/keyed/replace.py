@@ -16,13 +16,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.diff import paired_rows
 from dstl_dagster.keyed.keyed_state import KeyedState
-from dstl_dagster.state import StateSchema, python_rows, same_rows
+from dstl_dagster.state import StateSchema, python_rows, same_rows, taken
 
 __all__ = ["Grouped", "Replacement", "Scope", "replacements"]
 
@@ -105,21 +104,18 @@ def replacements(
 def _replaced(schema: StateSchema, old: Grouped, new: Grouped) -> Iterator[Replacement]:
     """The rule. Both have the same key groups, whole."""
     pairs = paired_rows(schema, old.rows, new.rows)
-    in_old, in_new = pairs.column("before_max").is_valid(), pairs.column("after_max").is_valid()
-    if int(pc.sum(in_new).as_py() or 0) < new.rows.num_rows:  # a key occurs twice
+    if np.sum(pairs.after >= 0) < new.rows.num_rows:  # a key occurs twice
         yield Replacement(*new, _flags(len(new.groups), value=False))
         return
-    both = pairs.filter(pc.and_(in_old, in_new))
-    before, after = both.column("before_max"), both.column("after_max")
-    differs = pa.array(~same_rows(old.rows.take(before), new.rows.take(after)))
-    added = pairs.filter(pc.invert(in_old)).column("after_max")
-    written = np.sort(np.concatenate([added.to_numpy(), after.filter(differs).to_numpy()]))
-    removed = pairs.filter(pc.invert(in_new)).column("before_max").to_numpy()
+    before, after = pairs.before[pairs.in_both], pairs.after[pairs.in_both]
+    differs = ~same_rows(taken(old.rows, before), taken(new.rows, after))
+    written = np.sort(np.concatenate([pairs.after[pairs.before < 0], after[differs]]))
+    removed = pairs.before[pairs.after < 0]
     if len(written):
-        rows = new.rows.take(pa.array(written))
+        rows = taken(new.rows, written)
         yield Replacement(rows, new.groups[written], _flags(len(written), value=False))
     if len(removed):
-        rows = old.rows.select(list(schema.key_columns)).take(pa.array(removed))
+        rows = taken(old.rows.select(list(schema.key_columns)), removed)
         yield Replacement(rows, old.groups[removed], _flags(len(removed), value=True))
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 from dstl_dagster.changelog import (
     FsStateChangelogStorage,
@@ -35,6 +33,7 @@ from dstl_dagster.state import (
     key_hashes,
     ranges_of_tasks,
     refuse_alike,
+    taken,
     time_column,
 )
 from dstl_dagster.state.changes import delete_flags
@@ -43,9 +42,6 @@ from dstl_dagster.timeline import Attempt
 from dstl_dagster.upload import local_changelog_directory
 
 __all__ = ["open_attempt_changelog", "write_range", "write_rows"]
-
-_NARROW_BYTES: Final = 1 << 30
-"""Rows of so many bytes fit arrays with 32-bit offsets, whatever is done with them."""
 
 
 def open_attempt_changelog(
@@ -81,26 +77,6 @@ def write_range(
     """Write the schema, then these changes, durably into one handle. `None` among them is skipped."""
     with storage.create_writer(operator, key_groups) as writer:
         return _handle_of(_begin(writer, attempt, schema, changes))
-
-
-def _with_wide_offsets(rows: pa.Table) -> pa.Table:
-    """The same rows, of which one array may have more than 2 GiB of text."""
-    if rows.nbytes <= _NARROW_BYTES:
-        return rows
-    return rows.cast(pa.schema([field.with_type(_wide(field.type)) for field in rows.schema]))
-
-
-def _wide(kind: pa.DataType) -> pa.DataType:
-    if pt.is_string(kind):
-        return pa.large_string()
-    if pt.is_binary(kind):
-        return pa.large_binary()
-    if pt.is_list(kind):
-        return pa.large_list(kind.value_field.with_type(_wide(kind.value_type)))
-    if pt.is_struct(kind):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
-        return pa.struct([field.with_type(_wide(field.type)) for field in fields])
-    return kind
 
 
 def _begin(
@@ -165,7 +141,7 @@ def write_rows(
     # Rows are copied once, into write order, so that the rows of each range are contiguous.
     order = np.argsort(groups.astype(np.uint16), kind="stable")
     hashes, groups = hashes[order], groups[order]
-    ordered = _with_wide_offsets(rows).combine_chunks().take(pa.array(order))
+    ordered = taken(rows, order)
     flags = None if deleted is None else delete_flags(deleted, rows.num_rows).take(pa.array(order))
     with open_attempt_changelog(store, attempt, options) as storage, ExitStack() as writers:
         persisted = []

@@ -20,8 +20,12 @@ from dstl_dagster.state.hashing import (
     key_group_of as key_group_of,
     key_hashes as key_hashes,
 )
-from dstl_dagster.state.keys import refuse_repeated_keys as refuse_repeated_keys
+from dstl_dagster.state.keys import (
+    key_numbers as key_numbers,
+    refuse_repeated_keys as refuse_repeated_keys,
+)
 from dstl_dagster.state.partitioning import ranges_of_tasks as ranges_of_tasks
+from dstl_dagster.state.pieces import cut as cut, taken as taken
 from dstl_dagster.state.rules import (
     Rule as Rule,
     declared_columns as declared_columns,

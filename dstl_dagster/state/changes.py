@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from dstl_dagster.errors import ErrorKind, FormatError, InternalError, InvalidIn
 from dstl_dagster.format import META_KEY_GROUP
 from dstl_dagster.state.hashing import key_hashes
 from dstl_dagster.state.keys import refuse_repeated_keys
+from dstl_dagster.state.pieces import cut
 from dstl_dagster.state.schema import StateSchema
 from dstl_dagster.state.text import text_as_bytes
 from dstl_dagster.state.types import has_checked_values, same_fields
@@ -44,8 +44,6 @@ _JOINED_BYTES = 32 * 1024
 
 _ALIGNMENT_BYTES = 8
 _MAX_ENCODED_BYTES = 2**31 - 1  # a binary array has 32-bit offsets
-_PIECE_BYTES = 1 << 30
-"""Of rows, half of what can be encoded: the messages have headers and padding."""
 _WIDEST_FIXED_BYTES = 16
 """Of a null in a column that the rows leave out."""
 
@@ -95,7 +93,7 @@ def encoded_pieces(
     schema: StateSchema,
     rows: pa.Table,
     key_groups: npt.NDArray[np.integer],
-    deleted: pa.Array | None,
+    deleted: pa.Array | pa.ChunkedArray | None,
     hashes: Hashes,
 ) -> Iterator[EncodedChanges]:
     """As `encode_changes`, of any number of bytes: in pieces of about 1 GiB.
@@ -104,14 +102,14 @@ def encoded_pieces(
 
     Raises: as `encode_changes`. A key that occurs twice is found after the last piece at the latest.
     """
-    bounds = _piece_bounds(rows, len(schema.columns) - rows.num_columns)
-    if len(bounds) == 2:
-        yield encode_changes(schema, _with_own_offsets(rows, schema), key_groups, deleted, hashes=hashes)
+    bounds = cut(rows, (len(schema.columns) - rows.num_columns) * _WIDEST_FIXED_BYTES)
+    if len(bounds) == 1:
+        yield encode_changes(schema, rows, key_groups, deleted, hashes=hashes)
         return
     encoder = ChangeEncoder(schema, chunk_bytes=1)
-    for start, stop in pairwise(bounds):
+    for start, stop in bounds:
         changes = encoder.add(
-            _with_own_offsets(rows.slice(start, stop - start), schema),
+            rows.slice(start, stop - start),
             key_groups[start:stop],
             None if deleted is None else deleted.slice(start, stop - start),
             hashes=hashes[start:stop],
@@ -119,24 +117,6 @@ def encoded_pieces(
         if changes is not None:
             yield changes
     encoder.finish()
-
-
-def _with_own_offsets(rows: pa.Table, schema: StateSchema) -> pa.Table:
-    """The rows, copied if they are to be cast: far into an array, a slice has offsets above 32 bits."""
-    stored = schema.columns
-    if all(each.type == stored.field(each.name).type for each in rows.schema if each.name in stored.names):
-        return rows
-    return rows.take(pa.array(np.arange(rows.num_rows)))
-
-
-def _piece_bounds(rows: pa.Table, missing_columns: int, start: int = 0) -> list[int]:
-    """Where the pieces of these rows begin, and where the last one ends."""
-    count = rows.num_rows
-    if count < 2 or rows.nbytes + count * missing_columns * _WIDEST_FIXED_BYTES <= _PIECE_BYTES:
-        return [start, start + count]
-    half = count // 2
-    before = _piece_bounds(rows.slice(0, half), missing_columns, start)
-    return [*before[:-1], *_piece_bounds(rows.slice(half), missing_columns, start + half)]
 
 
 def decode_change(schema: StateSchema, change: pa.Buffer | bytes) -> pa.RecordBatch:

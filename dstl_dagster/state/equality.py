@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from dstl_dagster.state import pieces
+
 __all__ = ["same_rows", "same_values"]
 
 Flags = npt.NDArray[np.bool_]
@@ -19,7 +21,12 @@ _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 def same_rows(one: pa.Table, other: pa.Table) -> Flags:
     """For each row, whether two tables of the same schema and length have the same values in it."""
-    same = np.ones(one.num_rows, np.bool_)
+    count = one.num_rows
+    if count > 1 and max(one.nbytes, other.nbytes) > pieces.PIECE_BYTES:
+        half = count // 2
+        first = same_rows(one.slice(0, half), other.slice(0, half))
+        return np.append(first, same_rows(one.slice(half), other.slice(half)))
+    same = np.ones(count, np.bool_)
     for left, right in zip(one.columns, other.columns, strict=True):
         same &= same_values(left.combine_chunks(), right.combine_chunks())
     return same

@@ -16,21 +16,22 @@ became Arrow (`frames`), what can be stored at all and what widens (`types`), or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.state import pieces
 from dstl_dagster.state.schema import StateSchema
 from dstl_dagster.state.types import same_fields, stored_type, wider_type
 
 __all__ = ["fitted_column", "fitted_rows", "stored_rows"]
 
 _INT64_DIGITS = 19
-_NARROW_BYTES: Final = 1 << 30
 _UNSIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
 
 
@@ -93,6 +94,8 @@ def stored_rows(rows: pa.Table, what: str) -> pa.Table:
 
 def fitted_column(column: pa.ChunkedArray, kind: pa.DataType, name: str, what: str) -> pa.ChunkedArray:
     """The column as the stored type `kind`. Raises: InvalidInputError (kind `schema_change`)."""
+    if column.type == kind:
+        return column
     chunks, before = [], 0
     for chunk in (part for each in column.chunks for part in _narrow(each)):
         try:
@@ -109,15 +112,49 @@ def fitted_column(column: pa.ChunkedArray, kind: pa.DataType, name: str, what: s
 
 
 def _narrow(chunk: pa.Array) -> Iterator[pa.Array]:
-    """Slices of it whose text a column in stored types can have in one array."""
-    is_wide = pt.is_large_string(chunk.type) or pt.is_large_binary(chunk.type)
-    if not is_wide or chunk.nbytes <= _NARROW_BYTES or len(chunk) < 2:
+    """Slices of it that one array in stored types can have. More than that Arrow casts, to wrong offsets."""
+    if len(chunk) < 2 or _narrow_bytes(chunk) <= pieces.PIECE_BYTES:
         yield chunk
         return
     half = len(chunk) // 2
     for part in (chunk[:half], chunk[half:]):
         # Concatenated it begins at 0: a cast looks at where a slice ends.
         yield from _narrow(pa.concat_arrays([part, part[:0]]))
+
+
+def _narrow_bytes(array: pa.Array) -> int:
+    """Of its values in a stored type, as far as a layout of other types may hold more of them."""
+    kind = array.type
+    if pt.is_dictionary(kind):
+        values = array.dictionary
+        if _is_view(values.type):
+            lengths = pa.array(_view_lengths(values))
+        elif _is_text(values.type) or _is_octets(values.type):
+            lengths = pc.binary_length(values)
+        else:
+            return int(array.nbytes)
+        return int(pc.sum(lengths.cast(pa.int64()).take(array.indices)).as_py() or 0)
+    if _is_view(kind):
+        return int(_view_lengths(array).sum())
+    if _is_list(kind):
+        values = array.flatten()
+        return len(values) + _narrow_bytes(values)
+    if pt.is_map(kind):
+        entries = slice(array.offsets[0].as_py(), array.offsets[-1].as_py())
+        return len(array.keys[entries]) + sum(_narrow_bytes(e[entries]) for e in (array.keys, array.items))
+    if pt.is_struct(kind):
+        return sum(map(_narrow_bytes, array.flatten()))
+    is_wide = pt.is_large_string(kind) or pt.is_large_binary(kind)
+    return int(array.nbytes) if is_wide else 0
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pt.is_string_view(kind) or pt.is_binary_view(kind))
+
+
+def _view_lengths(views: pa.Array) -> npt.NDArray[np.int64]:
+    lengths = np.frombuffer(views.buffers()[1], np.int32)[::4][views.offset :][: len(views)]
+    return np.where(views.is_valid().to_numpy(zero_copy_only=False), lengths, 0).astype(np.int64)
 
 
 def _kind_to_write(known: StateSchema, field: pa.Field, has_type: bool) -> pa.DataType:
@@ -250,9 +287,9 @@ def _narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
     values = array.dictionary
-    if pt.is_string_view(values.type) or pt.is_binary_view(values.type):
-        # Arrow takes no rows of a view.
-        values = values.cast(pa.string() if pt.is_string_view(values.type) else pa.binary())
+    if _is_view(values.type):
+        # Arrow takes no rows of a view. All of its text may be more than a stored array has.
+        values = values.cast(pa.large_string() if pt.is_string_view(values.type) else pa.large_binary())
     elif pt.is_dictionary(values.type):
         values = _decoded(values)
     return values.take(array.indices)

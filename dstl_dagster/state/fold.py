@@ -25,6 +25,7 @@ from dstl_dagster.format.change_set_parts import is_within
 from dstl_dagster.format.changes import value_offsets
 from dstl_dagster.state.changes import decode_changes
 from dstl_dagster.state.keys import last_occurrences, occurring
+from dstl_dagster.state.pieces import taken
 from dstl_dagster.state.schema import StateSchema
 from dstl_dagster.state.ttl import expired_rows
 
@@ -182,7 +183,7 @@ class StateFold:
             return before
         after = self._decoded(later)
         last = last_occurrences(after.rows, self._schema.key_columns)
-        newest = after.rows.take(pa.array(last))
+        newest = taken(after.rows, last)
         replaced = occurring(before.rows, newest, self._schema.key_columns)
         left = before if not pc.any(replaced).as_py() else before.without(replaced)
         groups = np.concatenate([left.key_groups, after.key_groups[last]])

@@ -11,14 +11,13 @@ hash depends on the type: int 5 and bigint 5 differ.
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.state.pieces import cut
 from dstl_dagster.state.schema import StateSchema
 
 __all__ = ["group_of_hashes", "hash_columns", "key_group_of", "key_hashes"]
@@ -30,8 +29,6 @@ _LONG_DECIMAL_DIGITS = 18
 Hashes = npt.NDArray[np.uint32]
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
-
-_AT_ONCE_BYTES: Final = 1 << 30
 
 
 def key_group_of(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s:
@@ -49,12 +46,9 @@ def key_group_of(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s
 def key_hashes(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s:
     """Spark's `hash` of each row's key; equal keys have equal hashes. Raises as `key_group_of`."""
     present = [name for name in schema.key_columns if name in rows.schema.names]
-    if rows.num_rows > 1 and rows.select(present).nbytes > _AT_ONCE_BYTES:
-        # The text of one Arrow array is below 2 GiB.
-        half = rows.num_rows // 2
-        parts = [key_hashes(part, schema) for part in (rows.slice(0, half), rows.slice(half))]
-        return np.concatenate(parts)
-    return hash_columns([_key_column(rows, schema.columns.field(name)) for name in schema.key_columns])
+    fields = [schema.columns.field(name) for name in schema.key_columns]
+    parts = [rows.slice(start, stop - start) for start, stop in cut(rows.select(present))]
+    return np.concatenate([hash_columns([_key_column(part, field) for field in fields]) for part in parts])
 
 
 def group_of_hashes(hashes: Int32s, max_parallelism: int) -> Int32s:

@@ -16,13 +16,15 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.state import pieces
 from dstl_dagster.state.text import python_rows
 
-__all__ = ["last_occurrences", "occurring", "refuse_repeated_keys", "whole_group_runs"]
+__all__ = ["key_numbers", "last_occurrences", "occurring", "refuse_repeated_keys", "whole_group_runs"]
 
 _RUN_ROWS = 32 * 1024
 """Rows of a hash table that still fits into the CPU cache: three times faster than one of millions."""
 
+_WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 _LOW_BITS = 1 << 16
 _LOW_BITS_ROWS = 4 * 1024
 
@@ -31,14 +33,20 @@ Indices = npt.NDArray[np.int64]
 
 def last_occurrences(rows: pa.Table, key_columns: Sequence[str]) -> Indices:
     """The indices, ascending, of the last row of each key."""
-    codes, count = _codes(_column(rows, key_columns[0]))
+    numbers, count = key_numbers(rows, key_columns)
+    last = np.empty(count, np.int64)
+    last[numbers] = np.arange(rows.num_rows)  # of several rows with one number, the last is assigned
+    return np.sort(last)
+
+
+def key_numbers(rows: pa.Table, key_columns: Sequence[str]) -> tuple[Indices, int]:
+    """A number for each row, equal for equal keys: from 0 on, as keys first occur; and how many there are."""
+    codes, count = _codes(*_columns(key_columns[0], rows))
     for name in key_columns[1:]:
-        more, distinct = _codes(_column(rows, name))
+        more, distinct = _codes(*_columns(name, rows))
         # Below the square of the number of rows. Numbered anew, so that another column fits as well.
         codes, count = _codes(pa.array(codes * max(1, distinct) + more))
-    last = np.empty(count, np.int64)
-    last[codes] = np.arange(rows.num_rows)  # of several rows with one code, the last is assigned
-    return np.sort(last)
+    return codes, count
 
 
 def _codes(column: pa.Array) -> tuple[Indices, int]:
@@ -52,14 +60,14 @@ def occurring(rows: pa.Table, others: pa.Table, key_columns: Sequence[str]) -> p
 
     Costs a look into a hash table of `others` for each row and key column, so it is for a small `others`.
     """
-    known, codes = _column(others, key_columns[0]), _column(rows, key_columns[0])
+    known, codes = _columns(key_columns[0], others, rows)
     for name in key_columns[1:]:
         # The keys so far as one number: its place among the others' values, null if it is none of them.
         columns = [_places(known, known), _places(codes, known)]
-        values = _column(others, name)
+        both = _columns(name, others, rows)
         known, codes = (
-            pc.add(pc.multiply(columns[each], len(values)), _places(_column(table, name), values))
-            for each, table in enumerate((others, rows))
+            pc.add(pc.multiply(columns[each], len(both[0])), _places(column, both[0]))
+            for each, column in enumerate(both)
         )
     return _is_in(codes, known)
 
@@ -95,8 +103,13 @@ def _places(column: pa.Array, values: pa.Array) -> pa.Array:
     return pc.index_in(column, value_set=values.unique()).cast(pa.int64())
 
 
-def _column(rows: pa.Table, name: str) -> pa.Array:
-    return rows.column(name).combine_chunks()
+def _columns(name: str, *tables: pa.Table) -> list[pa.Array]:
+    """The column of each, as one array; all of one type, with wide offsets where text does not fit others."""
+    columns = [rows.column(name) for rows in tables]
+    kind = _WIDE.get(columns[0].type)
+    if kind is not None and max(column.nbytes for column in columns) > pieces.PIECE_BYTES:
+        columns = [column.cast(kind) for column in columns]
+    return [column.combine_chunks() for column in columns]
 
 
 def refuse_repeated_keys(
@@ -106,19 +119,18 @@ def refuse_repeated_keys(
 
     Raises: InvalidInputError (kind `duplicate_key`) naming the first repeated key.
     """
-    all_keys, aliases = _by_position(rows, key_columns)
     for start, end in whole_group_runs(sorted_groups):
-        keys = all_keys.slice(start, end - start)
-        counted = pa.TableGroupBy(keys, aliases, use_threads=False).aggregate([([], "count_all")])
-        if counted.num_rows == keys.num_rows:
+        keys = rows.slice(start, end - start)
+        numbers, count = key_numbers(keys, key_columns)
+        if count == keys.num_rows:
             continue
-        repeated = counted.filter(pc.greater(counted.column("count_all"), 1)).slice(0, 1)
-        times = repeated.column("count_all")[0].as_py()
-        named = zip(key_columns, aliases, strict=True)
-        shown = ", ".join(f"{name}={_as_text(repeated.select([alias]))}" for name, alias in named)
+        times = np.bincount(numbers)
+        place = int(np.argmax(times[numbers] > 1))
+        repeated = keys.slice(place, 1)
+        shown = ", ".join(f"{name}={_as_text(repeated.select([name]))}" for name in key_columns)
         raise InvalidInputError(
-            f"key ({shown}) occurs {times} times in one checkpoint, but each key may occur once: aggregate "
-            "the rows by key first",
+            f"key ({shown}) occurs {times[numbers[place]]} times in one checkpoint, but each key may occur "
+            "once: aggregate the rows by key first",
             kind=ErrorKind.DUPLICATE_KEY,
         )
 
@@ -147,9 +159,3 @@ def whole_group_runs(
         end = int(np.searchsorted(sorted_groups, last, side="right"))
         yield start, end
         start = end
-
-
-def _by_position(rows: pa.Table, key_columns: Sequence[str]) -> tuple[pa.Table, list[str]]:
-    """The key columns under aliases, and the aliases: a grouping reads a name such as `.a` as a path."""
-    aliases = [f"k{position}" for position in range(len(key_columns))]
-    return rows.select(list(key_columns)).rename_columns(aliases), aliases

@@ -18,6 +18,7 @@ from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import Grouped, KeyedState, Replacement, Scope, StateAt, replacements
 from dstl_dagster.spark.dataframes.state_tasks import WriteStateTask
 from dstl_dagster.spark.stores import ReadCost, task_store
+from dstl_dagster.state import cut
 
 __all__ = ["ReplaceStateTask"]
 
@@ -74,17 +75,18 @@ class ReplaceStateTask(WriteStateTask):
     ) -> Iterator[pa.RecordBatch]:
         what = f"state of operator {self.operator!r}"
         for found in replacements(self.schema, state, own, new, self.scope, what):
-            yield self._batch(found)
+            yield from self._batches(found)
 
-    def _batch(self, found: Replacement) -> pa.RecordBatch:
+    def _batches(self, found: Replacement) -> Iterator[pa.RecordBatch]:
         """Of a tombstone, what is no key is null."""
         columns = [
-            found.rows.column(name).combine_chunks()
+            found.rows.column(name)
             if name in found.rows.column_names
             else pa.nulls(found.rows.num_rows, self.schema.columns.field(name).type)
             for name in self.columns
         ]
-        arrays = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in columns]
-        return pa.record_batch(
-            [*arrays, found.deleted, pa.array(found.groups)], [*self.columns, "deleted", "key_group"]
+        rows = pa.table(
+            [*columns, found.deleted, pa.array(found.groups)], [*self.columns, "deleted", "key_group"]
         )
+        for start, stop in cut(rows):
+            yield from rows.slice(start, stop - start).combine_chunks().to_batches()

@@ -39,7 +39,7 @@ from dstl_dagster.spark.sink.plan import FileSink, StateSink, sink_coordinator, 
 from dstl_dagster.spark.sink.tasks import groups_of
 from dstl_dagster.spark.stores import cost_of, open_shared_store
 from dstl_dagster.spark.streaming.micro_batches import POSITION, MicroBatch
-from dstl_dagster.state import FoldedRun, refuse_repeated_keys
+from dstl_dagster.state import FoldedRun, refuse_repeated_keys, taken
 from dstl_dagster.storage import TRIGGER, Cost, CostMeter
 
 __all__ = ["abort_sink", "commit_sink"]
@@ -162,7 +162,7 @@ def _keys_without_rows(batch: Batch, sink: StateSink, written: KeyedState) -> pa
 
 def _by_group(run: FoldedRun, columns: Sequence[str]) -> Grouped:
     order = np.argsort(run.key_groups.astype(np.uint16), kind="stable")
-    return Grouped(run.rows.select(columns).take(pa.array(order)), run.key_groups[order])
+    return Grouped(taken(run.rows.select(columns), order), run.key_groups[order])
 
 
 def _refuse_shared_keys(written: KeyedState, states: list[Outcome]) -> None:
@@ -188,7 +188,7 @@ def _refuse_shared_keys(written: KeyedState, states: list[Outcome]) -> None:
         groups = np.concatenate([run.key_groups for run in runs]).astype(np.uint16)
         order = np.argsort(groups, kind="stable")
         keys = pa.concat_tables([run.rows.select(list(schema.key_columns)) for run in runs])
-        refuse_repeated_keys(keys.take(pa.array(order)).combine_chunks(), schema.key_columns, groups[order])
+        refuse_repeated_keys(taken(keys, order), schema.key_columns, groups[order])
     raise InternalError(
         f"{row_count} rows of operator {at.operator!r} have fewer keys, of which none repeats"
     )

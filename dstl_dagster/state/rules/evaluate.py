@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.state.fitting import fitted_column
+from dstl_dagster.state.pieces import cut
 from dstl_dagster.state.rules.parser import Name, Parser, RefusedError
 from dstl_dagster.state.rules.translate import Scope, as_type, quoted, typed
 from dstl_dagster.state.rules.types import INSTANT, duckdb_type
@@ -73,9 +74,11 @@ def evaluated_rules(
         columns["row_number"] = pa.array(np.arange(len(in_state)))
         rows = pa.table(columns)
         refuse_raw_text(rows, _RAW_TEXT)
-        values = _by_duckdb(rows, expressions, rules)
-        for number, column in zip(expressions, values, strict=True):
-            found[number] = column.cast(rules[number].kind)
+        pieces = [rows.slice(start, stop - start) for start, stop in cut(rows)]
+        values = pa.concat_tables([_by_duckdb(piece, expressions, rules) for piece in pieces])
+        for place, number in enumerate(expressions):
+            rule = rules[number]
+            found[number] = fitted_column(values.column(place), rule.kind, rule.text, rule.where)
     return [found[number] for number in range(len(rules))]
 
 
@@ -110,12 +113,14 @@ def _translated(
     return scope, expressions, named
 
 
-def _by_duckdb(rows: pa.Table, expressions: dict[int, str], rules: Sequence[Rule]) -> list[pa.ChunkedArray]:
+def _by_duckdb(rows: pa.Table, expressions: dict[int, str], rules: Sequence[Rule]) -> pa.Table:
+    """A column for each expression; text with wide offsets, for it may be longer than the rows' own."""
     duckdb = _duckdb(rules[0])
-    with duckdb.connect(":memory:", config={"enable_external_access": "false"}) as connection:
+    config = {"enable_external_access": "false", "arrow_large_buffer_size": "true"}
+    with duckdb.connect(":memory:", config=config) as connection:
         connection.register("given", rows)
         try:
-            values: pa.Table = _selected(connection, [*expressions.values()])
+            return _selected(connection, [*expressions.values()])
         except duckdb.Error as error:
             for number, expression in expressions.items():
                 try:
@@ -123,13 +128,13 @@ def _by_duckdb(rows: pa.Table, expressions: dict[int, str], rules: Sequence[Rule
                 except duckdb.Error as own:
                     raise rules[number].error(_first_line(own)) from own
             raise InvalidInputError(f"{rules[0].where}: {_first_line(error)}") from error
-    return [values.column(place) for place in range(len(expressions))]
 
 
 def _selected(connection: Any, expressions: Sequence[str]) -> pa.Table:
     columns = ", ".join(f"{each} AS {quoted(f'c{place}')}" for place, each in enumerate(expressions))
     # Nothing of it comes from outside: names are quoted, and all else was translated.
-    return connection.sql(f"SELECT {columns} FROM given ORDER BY row_number").to_arrow_table()  # noqa: S608
+    found: pa.Table = connection.sql(f"SELECT {columns} FROM given ORDER BY row_number").to_arrow_table()  # noqa: S608
+    return found
 
 
 def _first_line(error: Exception) -> str:

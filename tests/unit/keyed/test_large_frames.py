@@ -10,10 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import dstl_dagster as dstl
+from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import write_rows, writer
-from dstl_dagster.state import StateSchema, changes, hashing
+from dstl_dagster.keyed import diff_checkpoints, export_checkpoint, write_rows
+from dstl_dagster.keyed.merge import merge_of_all
+from dstl_dagster.state import StateSchema, pieces
 from dstl_dagster.storage import LocalObjectStore
 
 if TYPE_CHECKING:
@@ -37,10 +39,8 @@ NESTED = StateSchema.of(
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits of some hundred bytes instead of a GiB."""
-    monkeypatch.setattr(changes, "_PIECE_BYTES", 700)
-    monkeypatch.setattr(writer, "_NARROW_BYTES", 500)
-    monkeypatch.setattr(hashing, "_AT_ONCE_BYTES", 100)
+    """Some hundred bytes instead of a GiB."""
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 500)
 
 
 def rows_of(count: int) -> pa.Table:
@@ -80,23 +80,68 @@ def test_a_key_in_two_pieces_is_refused(keyed: KeyedJob) -> None:
         write_rows(keyed.store, keyed.coordinator.trigger(), "op", NESTED, rows, partitions=2)
 
 
-@pytest.mark.soak
-def test_a_column_of_more_than_2_gib_of_text(keyed_on: type[KeyedJob], tmp_path: Path) -> None:
-    """In one frame and one part; it is read again by key groups."""
-    keyed = keyed_on(LocalObjectStore(tmp_path))
-    schema = StateSchema.of(pa.schema({"tail": pa.int64(), "note": pa.string()}), ["tail"], 16)
-    text = pa.array(["x" * (1 << 20)] * 100)
-    parts = [
-        pa.table([pa.array(np.arange(start, start + 100)), text], ["tail", "note"])
-        for start in range(0, 2200, 100)
-    ]
-    attempt = keyed.coordinator.trigger()
-    report = write_rows(keyed.store, attempt, "op", schema, pa.concat_tables(parts), partitions=1)
-    state = keyed.state(keyed.complete(attempt, report), "op")
-    lengths = [
-        pc.sum(pc.binary_length(table.column("note"))).as_py()
-        for group in range(16)
-        for table in state.tables(KeyGroupRange.of(group, group))
-        if table.num_rows
-    ]
-    assert sum(lengths) == 2200 << 20
+def walk(folder: Path, rows: int, text_bytes: int, schema: str = "tail BIGINT, note STRING") -> None:
+    """Write, read, merge by rules, replace, merge runs, compare and export: all in one key group, so that no
+    range of key groups is smaller. The text of row n in version v is `v` and n in turn.
+    """
+    uri, options = folder.joinpath("store").as_uri(), {"dstl.state.materialize.enabled": "false"}
+    half = rows // 2
+
+    def given(first: int, count: int, version: str, kind: pa.DataType) -> pa.Table:
+        notes = pa.chunked_array(
+            [[f"{version}{number}".ljust(text_bytes, "x")] for number in range(first, first + count)], kind
+        )
+        return pa.table({"tail": np.arange(first, first + count), "note": notes})
+
+    def held() -> list[tuple[int, str, int]]:
+        scan = dstl.read_state(uri, "job", "op").to_arrow_batch_reader()
+        return sorted(
+            (tail, note.as_buffer().slice(0, 9).to_pybytes().decode().rstrip("x"), note.as_buffer().size)
+            for batch in scan
+            for tail, note in zip(batch.column(0).to_pylist(), batch.column(1), strict=True)
+        )
+
+    how = {"operator": "op", "keys": ["tail"]}
+    with dstl.open_batch(uri, "job", idempotency_key="1", options=options) as batch:
+        batch.write_state(given(0, rows, "a", pa.string_view()), max_parallelism=1, **how)
+    expected = [(number, f"a{number}", text_bytes) for number in range(rows)]
+    assert held() == expected
+    with dstl.open_batch(uri, "job", idempotency_key="2", options=options) as batch:
+        update = {"note": "concat(old.note, new.note)"}
+        short = given(half, rows - half, "b", pa.large_string()).set_column(
+            1, "note", pa.array([f"b{number}" for number in range(half, rows)])
+        )
+        batch.merge_state(short, update=update, schema=schema, **how)
+    expected[half:] = [(tail, note, size + len(f"b{tail}")) for tail, note, size in expected[half:]]
+    assert held() == expected
+    with dstl.open_batch(uri, "job", idempotency_key="3", options=options) as batch:
+        batch.write_state(given(1, rows - 1, "a", pa.string()), replace=True, **how)
+    assert held() == [(number, f"a{number}", text_bytes) for number in range(1, rows)]
+    store = LocalObjectStore(folder / "store")
+    first, second, third = CheckpointCoordinator("job", store).list()
+    (back,) = diff_checkpoints(store, second.manifest, third.manifest, "op")
+    assert (back.added.num_rows, back.removed["tail"].to_pylist()) == (0, [0])
+    assert sorted(back.after["tail"].to_pylist()) == [*range(half, rows)]
+    assert back.after.schema == back.before.schema
+    (there,) = diff_checkpoints(store, first.manifest, third.manifest, "op")
+    assert (there.after.num_rows, there.removed.num_rows) == (0, 1)
+    export = export_checkpoint(store, third.manifest, "op", folder.joinpath("out").as_uri())
+    assert export.rows == rows - 1
+    coordinator = CheckpointCoordinator("job", store)
+    attempt = coordinator.trigger()
+    report = merge_of_all(store, attempt, third.manifest, "op")
+    coordinator.record(attempt, [report])
+    coordinator.confirm(attempt)
+    assert len(coordinator.get(4).manifest.operators["op"].runs) == 1
+    assert held() == [(number, f"a{number}", text_bytes) for number in range(1, rows)]
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_all_that_is_done_with_a_state_goes_in_pieces(tmp_path: Path) -> None:
+    walk(tmp_path, rows=40, text_bytes=60)
+
+
+@pytest.mark.soak  # 12 GiB
+def test_all_that_is_done_with_a_state_of_more_than_2_gib_of_text(tmp_path: Path) -> None:
+    """In one key group: as in pieces above, with the real limit."""
+    walk(tmp_path, rows=2200, text_bytes=1 << 20)
