@@ -14,10 +14,11 @@ never touches them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError, NotFoundError
 from dstl_dagster.storage.base import (
     Buffer,
     ObjectReader,
@@ -119,17 +120,14 @@ class _MovedBucket(WrapperStore):
             return None
         return self._now + name.removeprefix(self._before)
 
-    def _there(self, name: str) -> str:
+    def _there(self, name: str, error: type[DstlError] = NotFoundError) -> str:
         moved = self._moved(name)
         if moved is None:
-            raise NotFoundError(f"{name} is outside of the store that was copied: the original's")
+            raise error(f"{name} is outside of the store that was copied: the original's")
         return moved
 
     def _target(self, name: str) -> str:
-        moved = self._moved(name)
-        if moved is None:
-            raise InvalidInputError(f"{name} is outside of the store that was copied: the original's")
-        return moved
+        return self._there(name, InvalidInputError)
 
     def _as_named(self, stat: ObjectStat) -> ObjectStat:
         return replace(stat, name=f"{self._before}{stat.name.removeprefix(self._now)}")
@@ -138,83 +136,44 @@ class _MovedBucket(WrapperStore):
         moved = self._moved(name)
         return name if moved is None else self._inner.uri_of(moved)
 
-    def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
+    def stat(self, name: str, **options: Any) -> ObjectStat | None:
         moved = self._moved(name)
-        found = None if moved is None else self._inner.stat(moved, generation=generation)
+        found = None if moved is None else self._inner.stat(moved, **options)
         return None if found is None else self._as_named(found)
 
-    def get(self, name: str, *, generation: int | None = None) -> bytes:
-        return self._inner.get(self._there(name), generation=generation)
+    def get(self, name: str, **options: Any) -> bytes:
+        return self._inner.get(self._there(name), **options)
 
-    def get_range(
-        self, name: str, start: int, length: int, *, generation: int | None = None
-    ) -> bytes | memoryview:
-        return self._inner.get_range(self._there(name), start, length, generation=generation)
+    def get_range(self, name: str, start: int, length: int, **options: Any) -> bytes | memoryview:
+        return self._inner.get_range(self._there(name), start, length, **options)
 
-    def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader:
-        return super().open_ranges(self._there(name), generation=generation)
+    def open_ranges(self, name: str, **options: Any) -> RangeReader:
+        return super().open_ranges(self._there(name), **options)
 
-    def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
-        return self._inner.open_read(self._there(name), start=start, generation=generation)
+    def open_read(self, name: str, **options: Any) -> ObjectReader:
+        return self._inner.open_read(self._there(name), **options)
 
-    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
-        del start_offset
+    def list(self, prefix: str = "", **options: Any) -> Iterator[ObjectStat]:
+        del options
         raise InvalidInputError(f"{prefix} is asked for in a moved bucket")
 
-    def put(
-        self,
-        name: str,
-        payload: Buffer,
-        *,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectStat:
-        return self._as_named(
-            self._inner.put(self._target(name), payload, precondition=precondition, metadata=metadata)
-        )
+    def put(self, name: str, payload: Buffer, **options: Any) -> ObjectStat:
+        return self._as_named(self._inner.put(self._target(name), payload, **options))
 
-    def compose(
-        self,
-        sources: Sequence[Source],
-        target: str,
-        *,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-        delete_sources: bool = False,
-        crc32c: int | None = None,
-    ) -> ObjectStat:
-        made = self._inner.compose(
-            [replace(source, name=self._there(source.name)) for source in sources],
-            self._target(target),
-            precondition=precondition,
-            metadata=metadata,
-            delete_sources=delete_sources,
-            crc32c=crc32c,
-        )
-        return self._as_named(made)
+    def compose(self, sources: Sequence[Source], target: str, **options: Any) -> ObjectStat:
+        moved = [replace(source, name=self._there(source.name)) for source in sources]
+        return self._as_named(self._inner.compose(moved, self._target(target), **options))
 
     def copy(
-        self,
-        source: Source,
-        target: str,
-        *,
-        to: ObjectStore | None = None,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
+        self, source: Source, target: str, *, to: ObjectStore | None = None, **options: Any
     ) -> ObjectStat:
         destination = to if isinstance(to, _MovedBucket) else self
-        made = super().copy(
-            replace(source, name=self._there(source.name)),
-            destination._target(target),
-            to=to,
-            precondition=precondition,
-            metadata=metadata,
-        )
-        return destination._as_named(made)
+        moved = replace(source, name=self._there(source.name))
+        return destination._as_named(super().copy(moved, destination._target(target), to=to, **options))
 
-    def delete(self, name: str, *, precondition: Precondition) -> bool:
+    def delete(self, name: str, **options: Any) -> bool:
         moved = self._moved(name)
-        return moved is not None and self._inner.delete(moved, precondition=precondition)
+        return moved is not None and self._inner.delete(moved, **options)
 
     def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
         return each_deleted(lambda name, wanted: self.delete(name, precondition=wanted), objects)

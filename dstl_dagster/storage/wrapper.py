@@ -5,7 +5,7 @@ Does not own any behaviour of its own.
 
 A wrapper that changes what its inner store declares (a simulated network, say) overrides `capabilities`. One
 that overrides `get_range` or `open_write` for the sake of every byte overrides `open_ranges` as well, or
-declares that it has none.
+declares that it has none. Keywords are passed on as they come: the contract is in `base`.
 """
 
 from __future__ import annotations
@@ -91,85 +91,44 @@ class WrapperStore:
     def uri_of(self, name: str) -> str:
         return self._inner.uri_of(name)
 
-    def put(
-        self,
-        name: str,
-        payload: Buffer,
-        *,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectStat:
-        return self._inner.put(name, payload, precondition=precondition, metadata=metadata)
+    def put(self, name: str, payload: Buffer, **options: Any) -> ObjectStat:
+        return self._inner.put(name, payload, **options)
 
-    def open_write(
-        self,
-        name: str,
-        *,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-        chunk_size: int | None = None,
-    ) -> ObjectWriter:
-        return self._inner.open_write(
-            name, precondition=precondition, metadata=metadata, chunk_size=chunk_size
-        )
+    def open_write(self, name: str, **options: Any) -> ObjectWriter:
+        return self._inner.open_write(name, **options)
 
-    def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
-        return self._inner.stat(name, generation=generation)
+    def stat(self, name: str, **options: Any) -> ObjectStat | None:
+        return self._inner.stat(name, **options)
 
-    def get(self, name: str, *, generation: int | None = None) -> bytes:
-        return self._inner.get(name, generation=generation)
+    def get(self, name: str, **options: Any) -> bytes:
+        return self._inner.get(name, **options)
 
-    def get_range(
-        self, name: str, start: int, length: int, *, generation: int | None = None
-    ) -> bytes | memoryview:
-        return self._inner.get_range(name, start, length, generation=generation)
+    def get_range(self, name: str, start: int, length: int, **options: Any) -> bytes | memoryview:
+        return self._inner.get_range(name, start, length, **options)
 
-    def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader:
-        return cast("OpeningStore", self._inner).open_ranges(name, generation=generation)
+    def open_ranges(self, name: str, **options: Any) -> RangeReader:
+        return cast("OpeningStore", self._inner).open_ranges(name, **options)
 
-    def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
-        return self._inner.open_read(name, start=start, generation=generation)
+    def open_read(self, name: str, **options: Any) -> ObjectReader:
+        return self._inner.open_read(name, **options)
 
-    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
-        return self._inner.list(prefix, start_offset=start_offset)
+    def list(self, prefix: str = "", **options: Any) -> Iterator[ObjectStat]:
+        return self._inner.list(prefix, **options)
 
-    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
-        return cast("ShortListingStore", self._inner).list_first(prefix, count, start_offset=start_offset)
+    def list_first(self, prefix: str, count: int, **options: Any) -> Sequence[ObjectStat]:
+        return cast("ShortListingStore", self._inner).list_first(prefix, count, **options)
 
-    def compose(
-        self,
-        sources: Sequence[Source],
-        target: str,
-        *,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-        delete_sources: bool = False,
-        crc32c: int | None = None,
-    ) -> ObjectStat:
-        return self._inner.compose(
-            sources,
-            target,
-            precondition=precondition,
-            metadata=metadata,
-            delete_sources=delete_sources,
-            crc32c=crc32c,
-        )
+    def compose(self, sources: Sequence[Source], target: str, **options: Any) -> ObjectStat:
+        return self._inner.compose(sources, target, **options)
 
     def copy(
-        self,
-        source: Source,
-        target: str,
-        *,
-        to: ObjectStore | None = None,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
+        self, source: Source, target: str, *, to: ObjectStore | None = None, **options: Any
     ) -> ObjectStat:
         # Stores of one kind know each other only without their wrappers.
-        destination = None if to is None else unwrapped(to)
-        return self._inner.copy(source, target, to=destination, precondition=precondition, metadata=metadata)
+        return self._inner.copy(source, target, to=None if to is None else unwrapped(to), **options)
 
-    def delete(self, name: str, *, precondition: Precondition) -> bool:
-        return self._inner.delete(name, precondition=precondition)
+    def delete(self, name: str, **options: Any) -> bool:
+        return self._inner.delete(name, **options)
 
     def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
         return cast("BatchDeletingStore", self._inner).delete_all(objects)

@@ -81,16 +81,18 @@ class RetryingStore(WrapperStore):
         reader = self._retries.run(lambda _: self._inner.open_read(name, **options))
         return _RetryingReader(reader, self._retries)
 
-    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
+    def list(
+        self, prefix: str = "", *, start_offset: str | None = None, **options: Any
+    ) -> Iterator[ObjectStat]:
         last_name: str | None = None
-        walk = self._inner.list(prefix, start_offset=start_offset)
+        walk = self._inner.list(prefix, start_offset=start_offset, **options)
 
         def following(attempt: RetryAttempt) -> ObjectStat | None:
             nonlocal walk
             if attempt.in_doubt:
                 # A failed walk is over: start another after the last name listed.
                 offset = start_offset if last_name is None else last_name + "\u0001"
-                walk = self._inner.list(prefix, start_offset=offset)
+                walk = self._inner.list(prefix, start_offset=offset, **options)
             return next(walk, None)
 
         while (stat := self._retries.run(following)) is not None:

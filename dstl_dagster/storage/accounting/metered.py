@@ -7,8 +7,8 @@ store that does make them (`CountingStore`): only that one sees its retries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, cast
 
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError, NotFoundError
 from dstl_dagster.storage.accounting.cost import Cost, CostMeter, Operation
@@ -52,118 +52,60 @@ class _MeteredStore(WrapperStore):
     ) -> _T:
         return _counted(self._meter, operation, call, number=number, bytes_up=bytes_up)
 
-    def put(
-        self,
-        name: str,
-        payload: Buffer,
-        *,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectStat:
-        return self._counted(
-            Operation.INSERT,
-            lambda: self._inner.put(name, payload, precondition=precondition, metadata=metadata),
-            bytes_up=memoryview(payload).nbytes,
-        )
+    def put(self, name: str, payload: Buffer, **options: Any) -> ObjectStat:
+        up = memoryview(payload).nbytes
+        return self._counted(Operation.INSERT, lambda: self._inner.put(name, payload, **options), bytes_up=up)
 
-    def open_write(
-        self,
-        name: str,
-        *,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-        chunk_size: int | None = None,
-    ) -> ObjectWriter:
-        inner = self._inner.open_write(
-            name, precondition=precondition, metadata=metadata, chunk_size=chunk_size
-        )
-        return _MeteredWriter(inner, self._meter)
+    def open_write(self, name: str, **options: Any) -> ObjectWriter:
+        return _MeteredWriter(self._inner.open_write(name, **options), self._meter)
 
-    def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
+    def stat(self, name: str, **options: Any) -> ObjectStat | None:
         try:
-            found = self._inner.stat(name, generation=generation)
+            found = self._inner.stat(name, **options)
         except DstlError as error:
             self._meter.add(Cost.of(Operation.STAT, refused=isinstance(error, _REFUSALS)))
             raise
         self._meter.add(Cost.of(Operation.STAT, refused=found is None))
         return found
 
-    def get(self, name: str, *, generation: int | None = None) -> bytes:
-        return _read(self._meter, lambda: self._inner.get(name, generation=generation))
+    def get(self, name: str, **options: Any) -> bytes:
+        return _read(self._meter, lambda: self._inner.get(name, **options))
 
-    def get_range(
-        self, name: str, start: int, length: int, *, generation: int | None = None
-    ) -> bytes | memoryview:
-        return _read(self._meter, lambda: self._inner.get_range(name, start, length, generation=generation))
+    def get_range(self, name: str, start: int, length: int, **options: Any) -> bytes | memoryview:
+        return _read(self._meter, lambda: self._inner.get_range(name, start, length, **options))
 
-    def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader:
-        return _MeteredRanges(super().open_ranges(name, generation=generation), self._meter)
+    def open_ranges(self, name: str, **options: Any) -> RangeReader:
+        return _MeteredRanges(super().open_ranges(name, **options), self._meter)
 
-    def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
-        inner = self._counted(
-            Operation.READ, lambda: self._inner.open_read(name, start=start, generation=generation)
-        )
+    def open_read(self, name: str, **options: Any) -> ObjectReader:
+        inner = self._counted(Operation.READ, lambda: self._inner.open_read(name, **options))
         return _MeteredReader(inner, self._meter)
 
-    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
+    def list(self, prefix: str = "", **options: Any) -> Iterator[ObjectStat]:
         page = Cost.of(Operation.LIST)
         self._meter.add(page)
-        for count, each in enumerate(self._inner.list(prefix, start_offset=start_offset)):
+        for count, each in enumerate(self._inner.list(prefix, **options)):
             if count and count % _PAGE_OBJECTS == 0:
                 self._meter.add(page)
             yield each
 
-    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
-        return self._counted(
-            Operation.LIST,
-            lambda: super(_MeteredStore, self).list_first(prefix, count, start_offset=start_offset),
-        )
+    def list_first(self, prefix: str, count: int, **options: Any) -> Sequence[ObjectStat]:
+        forward = super().list_first
+        return self._counted(Operation.LIST, lambda: forward(prefix, count, **options))
 
-    def compose(
-        self,
-        sources: Sequence[Source],
-        target: str,
-        *,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-        delete_sources: bool = False,
-        crc32c: int | None = None,
-    ) -> ObjectStat:
-        return self._counted(
-            Operation.COMPOSE,
-            lambda: self._inner.compose(
-                sources,
-                target,
-                precondition=precondition,
-                metadata=metadata,
-                delete_sources=delete_sources,
-                crc32c=crc32c,
-            ),
-        )
+    def compose(self, sources: Sequence[Source], target: str, **options: Any) -> ObjectStat:
+        return self._counted(Operation.COMPOSE, lambda: self._inner.compose(sources, target, **options))
 
-    def copy(
-        self,
-        source: Source,
-        target: str,
-        *,
-        to: ObjectStore | None = None,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectStat:
-        return self._counted(
-            Operation.REWRITE,
-            lambda: super(_MeteredStore, self).copy(
-                source, target, to=to, precondition=precondition, metadata=metadata
-            ),
-        )
+    def copy(self, source: Source, target: str, **options: Any) -> ObjectStat:
+        forward = super().copy
+        return self._counted(Operation.REWRITE, lambda: forward(source, target, **options))
 
-    def delete(self, name: str, *, precondition: Precondition) -> bool:
-        return self._counted(Operation.DELETE, lambda: self._inner.delete(name, precondition=precondition))
+    def delete(self, name: str, **options: Any) -> bool:
+        return self._counted(Operation.DELETE, lambda: self._inner.delete(name, **options))
 
     def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
-        return self._counted(
-            Operation.DELETE, lambda: super(_MeteredStore, self).delete_all(objects), number=len(objects)
-        )
+        forward = super().delete_all
+        return self._counted(Operation.DELETE, lambda: forward(objects), number=len(objects))
 
 
 class _MeteredWriter(WrapperWriter):

@@ -71,7 +71,6 @@ def test_every_member_is_forwarded(protocol: type, wrapper: type, name: str) -> 
         assert getattr(wrapped, name) is getattr(inner, name)
         return
     parameters = list(inspect.signature(member).parameters.values())[1:]
-    assert list(inspect.signature(getattr(wrapped, name)).parameters.values()) == parameters
     given: dict[str, Any] = {each.name: object() for each in parameters}
     positional = [given[each.name] for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     keywords = {each.name: given[each.name] for each in parameters if each.kind is each.KEYWORD_ONLY}
