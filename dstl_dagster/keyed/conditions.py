@@ -1,17 +1,16 @@
 """A condition on columns as text in SQL, such as `airport = 'JFK' AND day >= '2026-11-01'`. Pure.
 
-Owns its grammar, and the rows of a state that pass. Does not own which key groups such rows can be in
-(`lookup`).
+Owns which of Spark's SQL it may use, and the rows of a state that pass. Does not own the grammar
+(`state.rules`), or which key groups such rows can be in (`lookup`).
 
 A comparison is a column, one of `=`, `!=`, `<`, `<=`, `>`, `>=`, and a literal; or `IN`, `BETWEEN`, `IS
-NULL`. Comparisons are joined by AND, and these by OR, which binds less; there are no parentheses around them.
-A literal is read in the column's type. As in SQL, another comparison with a null does not pass.
+NULL`. Comparisons are joined by AND and OR. A literal is read in the column's type. As in SQL, another
+comparison with a null does not pass.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import itertools
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +23,7 @@ from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.lookup import as_expression, key_groups_of_filters
 from dstl_dagster.keyed.replace import Scope
 from dstl_dagster.state import StateSchema, spelled
+from dstl_dagster.state.rules.parser import Call, Literal, Name, Node, Parser, RefusedError
 
 __all__ = ["Condition", "Replaced", "parsed_filters", "replaced_scope"]
 
@@ -33,11 +33,7 @@ Comparison = tuple[str, str, Any]
 Replaced: TypeAlias = bool | str | Scope
 """What new rows take the place of: all rows, or those of a condition on key columns; False: nothing."""
 
-_TOKEN: Final = re.compile(
-    r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<name>`(?:[^`]|``)+`)|(?P<number>[+-]?\d+(?:\.\d+)?)"
-    r"|(?P<sign><=|>=|<>|!=|==|[=<>(),])|(?P<word>[^\W\d]\w*))"
-)
-_SIGNS: Final = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_SIGNS: Final = {"=": "=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _NUMBER: Final = "\N{NULL}row"
 
 
@@ -46,9 +42,15 @@ def parsed_filters(text: str, columns: pa.Schema) -> list[list[Comparison]]:
 
     Names are as in `columns`, in any case of letters where that is one column.
 
-    Raises: InvalidInputError that says where the text cannot be read, or which literal is no value.
+    Raises: InvalidInputError that says what of it cannot be used.
     """
-    return _Reader(text, columns).read()
+    try:
+        return _alternatives(Parser(text).whole(), columns)
+    except RefusedError as error:
+        raise InvalidInputError(
+            f"condition {text!r}: {error}. Write comparisons of columns with literals, such as "
+            "airport = 'JFK' AND day >= '2026-11-01'"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -102,111 +104,46 @@ def replaced_scope(replace: Replaced, schema: StateSchema, deleted: object = Non
     return condition
 
 
-class _Reader:
-    def __init__(self, text: str, columns: pa.Schema) -> None:
-        self._text = text
-        self._columns = columns
-        self._tokens = self._split()
-        self._next = 0
+def _alternatives(node: Node, columns: pa.Schema) -> list[list[Comparison]]:
+    """Comparisons of which all hold in one of these lists. Raises: RefusedError."""
+    match node:
+        case Call("or", parts):
+            return [each for part in parts for each in _alternatives(part, columns)]
+        case Call("and", parts):
+            chosen = itertools.product(*(_alternatives(part, columns) for part in parts))
+            return [list(itertools.chain(*each)) for each in chosen]
+        case Call("isnull", (Name() as name,)):
+            return [[(_column(name, columns), "=", None)]]
+        case Call("not", (Call("isnull", (Name() as name,)),)):
+            return [[(_column(name, columns), "!=", None)]]
+        case Call("in", (Name() as name, *values)) if values:
+            column = _column(name, columns)
+            return [[(column, "in", [_value(each, columns.field(column)) for each in values])]]
+        case Call("not", (Call("in", (Name() as name, *values)),)) if values:
+            column = _column(name, columns)
+            return [[(column, "!=", _value(each, columns.field(column))) for each in values]]
+        case Call(sign, (Name() as name, value)) if sign in _SIGNS:
+            column = _column(name, columns)
+            return [[(column, _SIGNS[sign], _value(value, columns.field(column)))]]
+    raise RefusedError("a part of it is no comparison of a column with a literal")
 
-    def _split(self) -> list[tuple[str, str]]:
-        """Kind and text of each token; the last one is empty."""
-        found, at = [], 0
-        while self._text[at:].strip():
-            match = _TOKEN.match(self._text, at)
-            if match is None:
-                raise self._refusal(self._text[at:].split()[0])
-            found.append((str(match.lastgroup), match[str(match.lastgroup)]))
-            at = match.end()
-        return [*found, ("end", "")]
 
-    def read(self) -> list[list[Comparison]]:
-        alternatives = [[*self._comparison()]]
-        while self._tokens[self._next][0] != "end":
-            if self._taken("OR"):
-                alternatives.append([*self._comparison()])
-            elif self._taken("AND"):
-                alternatives[-1] += self._comparison()
-            else:
-                raise self._refusal(self._tokens[self._next][1])
-        return alternatives
+def _column(name: Name, columns: pa.Schema) -> str:
+    (found,) = spelled([".".join(name.parts)], columns.names, case_sensitive=False)
+    if found not in columns.names:
+        raise RefusedError(f"it names column {found!r}, and there are {', '.join(columns.names)}")
+    return found
 
-    def _comparison(self) -> Iterator[Comparison]:
-        kind, text = self._take()
-        if kind not in ("word", "name"):
-            raise self._refusal(text)
-        name = text[1:-1].replace("``", "`") if kind == "name" else text
-        (name,) = spelled([name], self._columns.names, case_sensitive=False)
-        if name not in self._columns.names:
-            raise InvalidInputError(
-                f"{self._text!r} names column {name!r}, and there are {', '.join(self._columns.names)}"
-            )
-        if self._taken("BETWEEN"):
-            yield name, ">=", self._literal(name)
-            self._expect("AND")
-            yield name, "<=", self._literal(name)
-            return
-        if self._taken("IN"):
-            yield name, "in", self._literals(name)
-        elif self._taken("NOT"):
-            self._expect("IN")
-            yield from ((name, "!=", value) for value in self._literals(name))
-        elif self._taken("IS"):
-            negated = self._taken("NOT")
-            self._expect("NULL")
-            yield name, "!=" if negated else "=", None
-        else:
-            _, sign = self._take()
-            if sign not in _SIGNS:
-                raise self._refusal(sign)
-            yield name, _SIGNS[sign], self._literal(name)
 
-    def _literals(self, name: str) -> list[Any]:
-        self._expect("(")
-        found = [self._literal(name)]
-        while self._taken(","):
-            found.append(self._literal(name))
-        self._expect(")")
-        return found
-
-    def _literal(self, name: str) -> Any:
-        _ = self._taken("DATE") or self._taken("TIMESTAMP")
-        kind, text = self._take()
-        stored = self._columns.field(name).type
-        is_text = pt.is_string(stored) or pt.is_binary(stored)
-        if kind == "text":
-            text = text[1:-1].replace("''", "'")
-        elif kind not in ("number", "word") or (kind == "word" and text.upper() not in ("TRUE", "FALSE")):
-            raise self._refusal(text)
-        if is_text and kind != "text":
-            raise InvalidInputError(f"{self._text!r}: column {name!r} is text: write '{text}', not {text}")
-        try:
-            return pa.scalar(text.lower() if kind == "word" else text).cast(stored).as_py()
-        except pa.ArrowException as error:
-            raise InvalidInputError(
-                f"{self._text!r}: {text!r} is no value of column {name!r}, which is {stored}"
-            ) from error
-
-    def _take(self) -> tuple[str, str]:
-        token = self._tokens[self._next]
-        if token[0] != "end":
-            self._next += 1
-        return token
-
-    def _taken(self, word: str) -> bool:
-        kind, text = self._tokens[self._next]
-        if kind not in ("word", "sign") or text.upper() != word:
-            return False
-        self._next += 1
-        return True
-
-    def _expect(self, word: str) -> None:
-        if not self._taken(word):
-            raise self._refusal(self._tokens[self._next][1])
-
-    def _refusal(self, at: str) -> InvalidInputError:
-        where = f"cannot be read at {at!r}" if at else "ends too early"
-        return InvalidInputError(
-            f"condition {self._text!r} {where}: write comparisons of columns with literals, such as "
-            "airport = 'JFK' AND day >= '2026-11-01'"
-        )
+def _value(node: Node, column: pa.Field) -> Any:
+    if not isinstance(node, Literal) or node.kind == "null":
+        raise RefusedError(f"column {column.name!r} is compared with what is no literal, or with NULL")
+    is_text = pt.is_string(column.type) or pt.is_binary(column.type)
+    if is_text and node.kind != "text":
+        raise RefusedError(f"column {column.name!r} is text: write '{node.text}', not {node.text}")
+    try:
+        return pa.scalar(node.text).cast(column.type).as_py()
+    except pa.ArrowException as error:
+        raise RefusedError(
+            f"{node.text!r} is no value of column {column.name!r}, which is {column.type}"
+        ) from error

@@ -85,7 +85,7 @@ def test_the_rows_of_a_condition_are_replaced(job: Job) -> None:
     assert found == {("a", 1): "x", ("a", 3): "y", ("b", 1): "x"}
     for how, says in (
         ({"replace": "value = 'x'"}, "names column 'value', and rows are replaced by their key columns"),
-        ({"replace": "part LIKE 'a%'"}, "cannot be read at 'LIKE'"),
+        ({"replace": "part LIKE 'a%'"}, "not understood at 'LIKE'"),
         ({"replace": True, "deleted": "gone"}, "name no deleted ones"),
     ):
         df = job.spark.sql("SELECT 'a' AS part, 1L AS number, 'x' AS value, false AS gone")

@@ -228,7 +228,7 @@ def test_a_read_is_narrowed_by_a_condition(three: Job) -> None:
     ("options", "reason"),
     [
         ({"where": "nope = 1"}, "names column 'nope', and there are id, value, note"),
-        ({"where": "id LIKE 5"}, "cannot be read at 'LIKE'"),
+        ({"where": "id LIKE 5"}, "not understood at 'LIKE'"),
         ({"columns": "id,nope"}, "names 'nope', but the state has id, value, note"),
         ({"operator": "other"}, "no state of operator 'other'; it has op"),
         ({"at": 9}, "has no checkpoint '9'"),
