@@ -17,7 +17,7 @@ from dstl_dagster.errors import UnavailableError
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import ABSENT, ANY, GCSObjectStore
 from dstl_dagster.storage.gcs.errors import refusal, retry_after_seconds
-from dstl_dagster.storage.policy.rate_limiter import RateLimiter, ThrottledError
+from dstl_dagster.storage.policy.rate import RateLimiter, ThrottledError
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock

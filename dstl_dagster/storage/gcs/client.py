@@ -2,7 +2,7 @@
 
 Owns its creation, what happens to a client's connections in a fork, the time that its responses tell, and
 which requests share a rate limit. Does not own requests (`gcs.transport`), or the limit itself
-(`policy.rate_limiter`). Imported by the Google store's modules alone, so that nothing else loads the client.
+(`policy.rate`). Imported by the Google store's modules alone, so that nothing else loads the client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from google.cloud import storage
 from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.storage.gcs.redaction import cleaned
-from dstl_dagster.storage.policy.rate_limiter import RateLimiter
+from dstl_dagster.storage.policy.rate import RateLimiter
 
 __all__ = ["listen_for_time", "shared_client", "shared_rate_limiter", "split_at_fork", "told_time"]
 

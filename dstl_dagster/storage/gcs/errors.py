@@ -29,7 +29,7 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 from dstl_dagster.storage.gcs.redaction import cleaned
-from dstl_dagster.storage.policy.rate_limiter import ThrottledError
+from dstl_dagster.storage.policy.rate import ThrottledError
 
 __all__ = [
     "LibraryError",

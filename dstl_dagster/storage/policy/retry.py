@@ -16,7 +16,7 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, InvalidInputError, UnavailableError
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage.policy.rate_limiter import RateLimiter, ThrottledError
+from dstl_dagster.storage.policy.rate import RateLimiter, ThrottledError
 
 __all__ = ["Retries", "RetryAttempt", "RetryPolicy"]
 
