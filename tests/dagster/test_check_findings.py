@@ -23,10 +23,13 @@ from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Resolution
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import StateRows, write_rows
-from dstl_dagster.orchestration.report.agreement import evaluations_beside, partitions_finding
-from dstl_dagster.orchestration.report.data_findings import data_finding
-from dstl_dagster.orchestration.report.findings import unpublished_files
+from dstl_dagster.orchestration.report.findings import (
+    evaluations_beside,
+    partitions_finding,
+    unpublished_files,
+)
 from dstl_dagster.orchestration.report.reconcile import PartitionChanges
+from dstl_dagster.orchestration.watch.checks import CHECKS
 from dstl_dagster.storage import ABSENT
 from dstl_dagster.timeline import BatchKey, TimelineView
 from tests.dagster.bad_day import Page
@@ -133,7 +136,8 @@ def test_the_data_is_checked_by_manifests(
     manifest = dataclasses.replace(latest.manifest, operators={"totals": exact})
     latest = dataclasses.replace(latest, manifest=manifest)
     clock: Any = SimpleNamespace(now=lambda: latest.entry.completed.recorded_at + timedelta(days=3))
-    found = data_finding(name, limit, days.coordinator(), latest, clock)
+    look = SimpleNamespace(coordinator=days.coordinator(), clock=clock)
+    found = CHECKS[name].find(look, latest, limit)
     assert (found.passed, found.warn) == (passes, True)
     assert says in found.text
 

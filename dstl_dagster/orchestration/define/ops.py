@@ -18,7 +18,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.definitions import assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.applied import observe_if_unchanged
-from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, used
 from dstl_dagster.orchestration.inject.store_check import FilesInside
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report.events import output_of_state, state_version
@@ -228,14 +228,7 @@ def _of_reference(
         context: dg.OpExecutionContext,
         reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
     ) -> Any:
-        assert given is not None
-        with given.process_config_and_initialize_cm() as resource:
-            found = step(context, reference, resource)
-            if not isinstance(found, Iterator):
-                return found
-            outputs = list(found)  # while there is the resource
-        # No other iterator: Dagster would take it for a value.
-        return (output for output in outputs)
+        return used(given, lambda resource: step(context, reference, resource))
 
     def of_injected(
         context: dg.OpExecutionContext,

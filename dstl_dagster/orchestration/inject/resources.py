@@ -8,7 +8,7 @@ of a `gs://` bucket.
 
 # No postponed annotations here: Dagster recognizes a nested resource by the object of its annotation.
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,14 @@ if TYPE_CHECKING:
     from dstl_dagster.keyed import StateScan
     from dstl_dagster.spark import CheckpointBatch
 
-__all__ = ["ChangelogStorageResource", "RecoverableWriterResource", "SparkSessionResource"]
+__all__ = [
+    "ChangelogStorageResource",
+    "RecoverableWriterResource",
+    "SparkSessionResource",
+    "files_elsewhere",
+    "used",
+    "with_changelog",
+]
 
 _Context = dg.OpExecutionContext | dg.AssetExecutionContext
 
@@ -449,3 +456,30 @@ def _require_uri(resource: Any, field: str) -> None:
 def _literal(resource: Any, field: str) -> dict[str, str]:
     """The options of a field that no environment variable gives."""
     return {key: text for key, text in getattr(resource, field).items() if not isinstance(text, dg.EnvVar)}
+
+
+def used(given: ChangelogStorageResource | None, use: Callable[[ChangelogStorageResource], Any]) -> Any:
+    """What `use` makes of a resource that a definition was given, which is set up for that."""
+    assert given is not None
+    with given.process_config_and_initialize_cm() as resource:
+        found = use(resource)
+        if not isinstance(found, Iterator):
+            return found
+        results = list(found)  # while there is the resource
+    # No other iterator: Dagster would take it for a value.
+    return (result for result in results)
+
+
+def with_changelog(
+    given: ChangelogStorageResource | None,
+    evaluate: Callable[[Any, ChangelogStorageResource], Any],
+) -> Callable[..., Any]:
+    """The function of a sensor or a check; it asks for the resource `changelog` where none is given."""
+
+    def with_given(context):  # type: ignore[no-untyped-def] # Dagster takes no Any here
+        return used(given, lambda resource: evaluate(context, resource))
+
+    def with_injected(context, changelog: ChangelogStorageResource):  # type: ignore[no-untyped-def]
+        return evaluate(context, changelog)
+
+    return with_injected if given is None else with_given

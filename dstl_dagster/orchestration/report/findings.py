@@ -1,8 +1,8 @@
-"""What a check of a job's checkpoints finds: by the timeline, the store, and what Dagster shows.
+"""What is found of a job's checkpoints by the timeline, and by what Dagster shows: without a look at objects.
 
-Owns the findings, and how one reads as a result of Dagster's. Does not own which of them are checked when
-(`checks`, `steps`, `sensors`). A finding changes nothing, except that finding garbage writes one small
-object to read the server's clock.
+Owns these findings, how one reads as a check of Dagster's, and the comparison of the partitions that Dagster
+shows with those that the timeline holds. Does not own the checks that read the store (`watch.checks`), or
+adding and deleting the partitions of checkpoints (`reconcile`).
 """
 
 from __future__ import annotations
@@ -17,53 +17,58 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
     AssetCheckEvaluationTargetMaterializationData,
 )
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import DstlError, FormatError, NotFoundError, UnavailableError
-from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.format import counted
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.report.measures import MICRO, measure, mebibytes
-from dstl_dagster.settings import CostBudget
+from dstl_dagster.orchestration.partitions import has_partition
+from dstl_dagster.orchestration.report.measures import measure
+from dstl_dagster.orchestration.report.reconcile import PartitionChanges
 from dstl_dagster.timeline import BlockedFile, TimelineView
 
 __all__ = [
     "AGE",
     "BLOCKED",
-    "COST",
-    "MANIFEST",
-    "OBJECTS",
-    "ORPHANS",
+    "NONE_YET",
     "PARTITIONS",
     "PUBLISHED",
     "Finding",
-    "age_allowed",
     "age_limit",
     "blocked_files",
-    "evaluations",
-    "in_words",
+    "evaluations_beside",
     "of_age",
-    "of_cost",
-    "of_none",
-    "of_objects",
-    "of_orphans",
-    "of_readability",
+    "partitions_finding",
     "unpublished_files",
 ]
 
-MANIFEST: Final = "manifest_readable"
-OBJECTS: Final = "objects_present"
-ORPHANS: Final = "orphan_bytes"
 AGE: Final = "checkpoint_age"
-COST: Final = "cost_budget"
 PUBLISHED: Final = "files_published"
 BLOCKED: Final = "no_blocked_files"
 PARTITIONS: Final = "partitions_match_timeline"
-
+NONE_YET: Final = "the job has no checkpoint yet"
 _MAX_AGE_HOURS = "dstl/max_age_hours"
 _SHOWN = 20
-_NONE_YET: Final = "the job has no checkpoint yet"
 _PUBLISHING = timedelta(minutes=15)
 """A checkpoint whose files are not published yet is at work for so long, and in trouble after that."""
+_ARCHIVED_AT_ONCE = 100
+"""Each asks the store, unlike a batch since the newest snapshot. The latest partitions, which a restore
+takes away first."""
+_ARCHIVED_BESIDE = 5
+"""The same beside a checkpoint: only partitions after all that are known to be held, as a rule none."""
+_NAMED = 10
+_SENTENCES = {
+    "materialized, but in no checkpoint": "in no checkpoint, as after a restore, but shown as materialized, "
+    "so that a backfill of what is missing skips it: turn the checkpoint sensor on, or choose each by itself",
+    "partitions to run again": "in no checkpoint any more, and shown as failed: a backfill of what is failed "
+    "or missing runs it again",
+    "partitions that Dagster lacks": "in the state, but not shown as materialized: run it again, nothing is "
+    "applied twice",
+    "checkpoints to add": "restorable, but without a partition: turn the checkpoint sensor on",
+    "checkpoints to take away": "not restorable any more, but with a partition: run clean-up, or turn the "
+    "checkpoint sensor on",
+}
+_NOT_SHOWN = (dg.AssetPartitionStatus.FAILED, None)
+_PARTITION_TAGS = ("dagster/partition", "dagster/asset_partition_range_start")
+"""Of a run that was launched for one, and of a run of a backfill."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,6 @@ class Finding:
     """The outcome of one check.
 
     Attributes:
-        name: of the check.
         passed: all is well.
         text: one sentence: what was found, and what to do about it.
         warn: not passing is a warning, no error.
@@ -79,28 +83,16 @@ class Finding:
         details: more metadata, such as a table of what is wrong.
     """
 
-    name: str
     passed: bool
     text: str
     warn: bool = False
     measures: Mapping[str, float] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
-    def result(self, assets: JobAssets) -> dg.AssetCheckResult:
-        """For the op that runs the check."""
-        return dg.AssetCheckResult(asset_key=assets.checkpoints_key, **self._fields())
-
-    def evaluation(
-        self, assets: JobAssets, target: AssetCheckEvaluationTargetMaterializationData | None
-    ) -> dg.AssetCheckEvaluation:
-        """For a step or a sensor that reports it beside a checkpoint, the one of `target`."""
-        return dg.AssetCheckEvaluation(
-            asset_key=assets.checkpoints_key, target_materialization_data=target, **self._fields()
-        )
-
-    def _fields(self) -> dict[str, Any]:
+    def fields(self, name: str) -> dict[str, Any]:
+        """Of a result, or an evaluation, of the check of this name."""
         return {
-            "check_name": self.name,
+            "check_name": name,
             "passed": self.passed,
             "severity": dg.AssetCheckSeverity.WARN if self.warn else dg.AssetCheckSeverity.ERROR,
             "description": self.text,
@@ -108,14 +100,33 @@ class Finding:
         }
 
 
-def evaluations(
-    instance: dg.DagsterInstance, assets: JobAssets, found: Iterable[Finding]
+def evaluations_beside(
+    instance: dg.DagsterInstance,
+    assets: JobAssets,
+    view: TimelineView,
+    definitions: dg.RepositoryDefinition | None,
+    partitions_def: dg.PartitionsDefinition[Any] | None,
+    clock: Clock,
 ) -> list[dg.AssetCheckEvaluation]:
-    """The findings as events of the newest checkpoint that the instance holds.
+    """Those that a step or a sensor writes beside a checkpoint, the newest that the instance holds: next to
+    no requests.
 
-    Without it Dagster compares times to see whether a check is older than the checkpoint, and SQLite keeps
-    that of a check in whole seconds.
+    Args:
+        view: of what is about to be shown: the partitions of checkpoints are not compared.
+        definitions: have the limit of the check of the age, which is left out without one.
+        partitions_def: as for `partitions_finding`, which is left out without: what a check that is given one
+            found must not be replaced by less.
     """
+    found = {PUBLISHED: unpublished_files(view, clock), BLOCKED: blocked_files(view)}
+    if partitions_def is not None:
+        found[PARTITIONS] = partitions_finding(
+            instance, assets, view, PartitionChanges(), partitions_def, thorough=False
+        )
+    allowed = _age_allowed(definitions, assets)
+    if allowed is not None:  # unlike Dagster's own freshness it sees how old what is reported late is
+        found[AGE] = of_age(view, clock, allowed)
+    # Without a target Dagster compares times to see whether a check is older than the checkpoint, and SQLite
+    # keeps that of a check in whole seconds.
     newest = instance.fetch_materializations(assets.checkpoints_key, limit=1).records
     target = (
         AssetCheckEvaluationTargetMaterializationData(
@@ -124,72 +135,12 @@ def evaluations(
         if newest
         else None
     )
-    return [each.evaluation(assets, target) for each in found]
-
-
-def of_readability(coordinator: CheckpointCoordinator) -> tuple[Checkpoint | None, Finding]:
-    """The last checkpoint, if its manifests can be read.
-
-    Raises: UnavailableError: nothing is found of a store that does not answer.
-    """
-    try:
-        latest = coordinator.latest()
-        if latest is None:
-            return None, Finding(MANIFEST, True, _NONE_YET)
-    except UnavailableError:
-        raise
-    except DstlError as error:
-        return None, Finding(MANIFEST, False, str(error))
-    depth = max((len(entry.runs) for entry in latest.manifest.operators.values()), default=0)
-    measures = {"operators": len(latest.manifest.operators), "runs that a restore reads": depth}
-    return latest, Finding(
-        MANIFEST, True, f"checkpoint {latest.checkpoint_id} can be restored", measures=measures
-    )
-
-
-def of_objects(coordinator: CheckpointCoordinator, latest: Checkpoint | None) -> Finding:
-    """Whether each object that the state references is there, with its size."""
-    if latest is None:
-        return of_none(coordinator, OBJECTS)
-    problems: list[str] = []
-    count = size = 0
-    for entry in latest.manifest.operators.values():
-        for handle in entry.handles:
-            for stream in handle.streams:
-                found = coordinator.store.stat(stream.name)
-                count, size = count + 1, size + (0 if found is None else found.size)
-                if found is None:
-                    problems.append(f"{stream.name} is missing")
-                elif stream.stored_bytes not in (None, found.size):
-                    problems.append(f"{stream.name} has {found.size} bytes, not {stream.stored_bytes}")
-    text = f"{counted(count, 'object')}, {readable_bytes(size)}"
-    if problems:
-        text += ": " + "; ".join(problems[:_SHOWN])
-    measures = {"objects": count, "MiB": mebibytes(size), "problems": len(problems)}
-    return Finding(OBJECTS, not problems, text, measures=measures)
-
-
-def of_none(coordinator: CheckpointCoordinator, name: str) -> Finding:
-    """Without a checkpoint that can be read: all is well only while there is none at all."""
-    if coordinator.timeline.seen().last_completed is None:
-        return Finding(name, True, _NONE_YET)
-    return Finding(name, False, "no checkpoint is readable", warn=True)
-
-
-def of_orphans(coordinator: CheckpointCoordinator, budget_bytes: int) -> Finding:
-    """What the next clean-up would delete, against a budget."""
-    try:
-        report = coordinator.clean_up(dry_run=True)
-    except (FormatError, NotFoundError) as error:
-        # Unknown rather than too much: clean-up deletes nothing either.
-        return Finding(ORPHANS, False, f"unknown: {error}", warn=True)
-    within = report.deleted_bytes <= budget_bytes
-    text = (
-        f"{counted(report.objects, 'object')}, {readable_bytes(report.deleted_bytes)} of at most "
-        f"{readable_bytes(budget_bytes)}{'' if within else ': run step 7 (clean up)'}"
-    )
-    measures = {"orphan objects": report.objects, "orphan MiB": mebibytes(report.deleted_bytes)}
-    return Finding(ORPHANS, within, text, warn=True, measures=measures)
+    return [
+        dg.AssetCheckEvaluation(
+            asset_key=assets.checkpoints_key, target_materialization_data=target, **each.fields(name)
+        )
+        for name, each in found.items()
+    ]
 
 
 def age_limit(max_age: timedelta) -> dict[str, float]:
@@ -197,7 +148,7 @@ def age_limit(max_age: timedelta) -> dict[str, float]:
     return {_MAX_AGE_HOURS: max_age.total_seconds() / 3600}
 
 
-def age_allowed(repository: dg.RepositoryDefinition | None, assets: JobAssets) -> timedelta | None:
+def _age_allowed(repository: dg.RepositoryDefinition | None, assets: JobAssets) -> timedelta | None:
     """What the job's check of the age allows in these definitions; `None` where they have none."""
     key = dg.AssetCheckKey(assets.checkpoints_key, AGE)
     if repository is None or key not in repository.asset_graph.asset_check_keys:
@@ -210,46 +161,19 @@ def of_age(view: TimelineView, clock: Clock, max_age: timedelta) -> Finding:
     """How old the last checkpoint is, by the clock of its writer."""
     entry = view.last_completed
     if entry is None:
-        return Finding(AGE, False, _NONE_YET, warn=True)
+        return Finding(False, NONE_YET, warn=True)
     age = clock.now() - entry.completed.recorded_at
     rounded = timedelta(seconds=round(age.total_seconds()))
     text = f"checkpoint {entry.checkpoint_id} is {rounded} old, at most {max_age} is allowed"
     hours = measure(max(age.total_seconds(), 0.0) / 3600)
-    return Finding(AGE, age <= max_age, text, warn=True, measures={"age hours": hours})
-
-
-def of_cost(coordinator: CheckpointCoordinator, latest: Checkpoint | None, budget: CostBudget) -> Finding:
-    """What steps 1 to 4 of the last checkpoint cost, against a budget."""
-    if latest is None:
-        return of_none(coordinator, COST)
-    cost = latest.manifest.cost
-    if cost is None:
-        text = f"unknown: the requests of checkpoint {latest.checkpoint_id} were not counted"
-        return Finding(COST, False, text, warn=True)
-    total, usd = cost.total, cost.total.usd(coordinator.prices)
-    moved = total.bytes_up + total.bytes_down
-    spent = CostBudget(total.requests, moved, usd)
-    over = [
-        limit
-        for limit in ("requests", "bytes", "usd")
-        if getattr(budget, limit) is not None and getattr(spent, limit) > getattr(budget, limit)
-    ]
-    text = f"checkpoint {latest.checkpoint_id} cost {in_words(spent)}; allowed are {in_words(budget)}"
-    if over:
-        text += ". `dstl checkpoints show` has the steps: look for many small files, retries and reads"
-    measures = {
-        "requests": total.requests,
-        "MiB moved": mebibytes(moved),
-        "cost micro-USD": measure(usd * MICRO),
-    }
-    return Finding(COST, not over, text, warn=True, measures=measures)
+    return Finding(age <= max_age, text, warn=True, measures={"age hours": hours})
 
 
 def unpublished_files(view: TimelineView, clock: Clock) -> Finding:
     """Whether all files of the last checkpoint have their final names."""
     entry = view.last_completed
     if entry is None:
-        return Finding(PUBLISHED, True, _NONE_YET)
+        return Finding(True, NONE_YET)
     files = len(entry.completed.files)
     blocked = () if entry.committed is None else entry.committed.blocked
     waiting = files if entry.committed is None else len(blocked)
@@ -267,7 +191,7 @@ def unpublished_files(view: TimelineView, clock: Clock) -> Finding:
         )
     measures = {"files": files, "unpublished files": waiting}
     # What waits for a moment only warns.
-    return Finding(PUBLISHED, not waiting, text, warn=young and not blocked, measures=measures)
+    return Finding(not waiting, text, warn=young and not blocked, measures=measures)
 
 
 def blocked_files(view: TimelineView) -> Finding:
@@ -280,7 +204,7 @@ def blocked_files(view: TimelineView) -> Finding:
     ]
     measures = {"blocked files": len(blocked)}
     if not blocked:
-        return Finding(BLOCKED, True, "no file is blocked", measures=measures)
+        return Finding(True, "no file is blocked", measures=measures)
     first, file = blocked[0]
     table = dg.MetadataValue.table(
         [
@@ -290,7 +214,7 @@ def blocked_files(view: TimelineView) -> Finding:
     )
     are = "is" if len(blocked) == 1 else "are"
     text = f"{counted(len(blocked), 'file')} {are} blocked, the first: {_resolve(first, file)}"
-    return Finding(BLOCKED, False, text, measures=measures, details={"blocked": table})
+    return Finding(False, text, measures=measures, details={"blocked": table})
 
 
 def _resolve(checkpoint_id: int, file: BlockedFile) -> str:
@@ -298,11 +222,121 @@ def _resolve(checkpoint_id: int, file: BlockedFile) -> str:
     return f"{file.name}: {file.reason}. {way_out}"
 
 
-def in_words(budget: CostBudget) -> str:
-    """What a budget allows, or what was spent."""
-    limits = (
-        None if budget.requests is None else counted(budget.requests, "request"),
-        None if budget.bytes is None else f"{readable_bytes(budget.bytes)} moved",
-        None if budget.usd is None else f"{budget.usd:.6f} USD",
+def partitions_finding(
+    instance: dg.DagsterInstance,
+    assets: JobAssets,
+    view: TimelineView,
+    changes: PartitionChanges,
+    partitions_def: dg.PartitionsDefinition[Any] | None,
+    *,
+    thorough: bool = True,
+) -> Finding:
+    """Compare the two.
+
+    Args:
+        changes: what the partitions of checkpoints need, as `reporting.partition_changes` tells; empty where
+            the caller is about to make these changes.
+        partitions_def: of the job's state and files, if the partition of a batch is its idempotency key.
+        thorough: look up a hundred of the partitions that the view does not tell of; otherwise the few that
+            come after all that it does.
+    """
+    days = _days(instance, assets, view, partitions_def, thorough)
+    found = (*days, changes.missing, changes.stale)
+    wrong = dict(zip(_SENTENCES, found, strict=True))
+    text = "; ".join(
+        f"{_listed(keys)} {'is' if len(keys) == 1 else 'are'} {_SENTENCES[what]}"
+        for what, keys in wrong.items()
+        if keys
     )
-    return ", ".join(limit for limit in limits if limit is not None)
+    return Finding(
+        passed=not text,
+        text=text or "Dagster's partitions are those of the timeline",
+        # What a person would take for done; what is shown for what it is only warns.
+        warn=not days[0],
+        measures={what: len(keys) for what, keys in wrong.items()},
+        details=_table(wrong),
+    )
+
+
+def _table(wrong: dict[str, list[str]]) -> dict[str, dg.MetadataValue]:
+    rows = [dg.TableRecord({"partition": key, "what": what}) for what, keys in wrong.items() for key in keys]
+    return {"differences": dg.MetadataValue.table(rows)} if rows else {}
+
+
+def _days(
+    instance: dg.DagsterInstance,
+    assets: JobAssets,
+    view: TimelineView,
+    partitions_def: dg.PartitionsDefinition[Any] | None,
+    thorough: bool,
+) -> tuple[list[str], list[str], list[str]]:
+    """Partitions that no checkpoint holds, shown as materialized and as failed, and partitions that are held
+    and not shown as materialized; each sorted.
+    """
+    if partitions_def is None:
+        return [], [], []
+    of_state = {
+        key: status
+        for state in assets.state_keys
+        for key, status in _statuses(instance, state, partitions_def).items()
+    }
+    of_files = _statuses(instance, assets.files_key, partitions_def)
+    undone = [
+        key for key in _to_look_up({*of_state, *of_files}, view, thorough) if view.applied_in(key) is None
+    ]
+    shown = {key: {of_state.get(key), of_files.get(key)} for key in undone}
+    green = [key for key, each in shown.items() if dg.AssetPartitionStatus.MATERIALIZED in each]
+    red = [key for key, each in shown.items() if each <= {dg.AssetPartitionStatus.FAILED, None}]
+    # The state of a job outside of Dagster has no partitions.
+    held = [key for key in _names(view) if of_state.get(key) in _NOT_SHOWN] if of_state else []
+    unseen = [
+        key
+        for key in held
+        if view.applied_in(key) is not None
+        and has_partition(partitions_def, key, instance)
+        and not _is_at_work(instance, key)
+    ]
+    return sorted(green), sorted(red), sorted(unseen)
+
+
+def _statuses(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partitions_def: dg.PartitionsDefinition[Any]
+) -> Mapping[str, dg.AssetPartitionStatus]:
+    """Of the partitions that were ever materialized, as Dagster's page has them."""
+    ever = sorted(instance.get_materialized_partitions(key))
+    found = (ever and instance.get_status_by_partition(key, ever, partitions_def)) or {}
+    # Dagster has no status for a definition of one's own.
+    return {each: found.get(each) or dg.AssetPartitionStatus.MATERIALIZED for each in ever}
+
+
+def _to_look_up(shown: Iterable[str], view: TimelineView, thorough: bool) -> list[str]:
+    """Those that cost no request, and of the others the latest."""
+    names = _names(view)
+    free = [key for key in shown if key in names]
+    others = sorted((key for key in shown if key not in names), reverse=True)
+    if not view.snapshot_slot:
+        return free + others
+    if thorough:
+        return free + others[:_ARCHIVED_AT_ONCE]
+    held = [batch.key for batch, ids in view.keys.items() if not all(map(view.is_abandoned, ids))]
+    # Partitions become state in order: what comes before one that is held is held as well.
+    return free + [key for key in others if not held or key > max(held)][:_ARCHIVED_BESIDE]
+
+
+def _names(view: TimelineView) -> set[str]:
+    """Of the batches since the newest snapshot."""
+    return {batch.key for batch in view.keys}
+
+
+def _is_at_work(instance: dg.DagsterInstance, partition: str) -> bool:
+    """A run of the partition has not ended: its last step materializes the state."""
+    return any(
+        not run.is_finished
+        for tag in _PARTITION_TAGS
+        for run in instance.get_runs(dg.RunsFilter(tags={tag: partition}), limit=_NAMED)
+    )
+
+
+def _listed(keys: list[str]) -> str:
+    more = len(keys) - _NAMED
+    return ", ".join(keys[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -29,7 +29,7 @@ from dstl_dagster.orchestration.definitions import assets_in, code_location, def
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.partitions import partition_of
-from dstl_dagster.orchestration.report.agreement import evaluations_beside
+from dstl_dagster.orchestration.report.findings import evaluations_beside
 from dstl_dagster.orchestration.report.marks import leave_as_it_was, mark_partitions, settle_marks
 from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import (

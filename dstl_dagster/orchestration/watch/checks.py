@@ -1,70 +1,42 @@
-"""Asset checks of a job's checkpoints.
+"""Asset checks of a job's checkpoints: one table of what each is about, and what it finds.
 
-Owns which checks there are, and what each run of them reads. Does not own what they find (`findings`,
-`agreement`), or those that are evaluated beside a checkpoint (`agreement.evaluations_beside`).
+Owns the checks that read the store, and which there are. Does not own those that cost next to nothing and are
+evaluated beside a checkpoint as well (`findings`, `agreement`). A check changes nothing, except that finding
+garbage writes one small object to read the server's clock.
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
+from math import inf
+from typing import Any, Final
 
 import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.format import readable_bytes
+from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, NotFoundError, UnavailableError
+from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.orchestration.definitions import assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
-from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report import findings
-from dstl_dagster.orchestration.report.agreement import partitions_finding
-from dstl_dagster.orchestration.report.data_findings import DATA_CHECKS, data_finding, parse_limits
-from dstl_dagster.orchestration.report.findings import Finding
+from dstl_dagster.orchestration.report.findings import NONE_YET, Finding, partitions_finding
+from dstl_dagster.orchestration.report.measures import MICRO, measure, mebibytes
 from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.timeline_check import compare_timeline
-from dstl_dagster.orchestration.watch.changelog import with_changelog
 from dstl_dagster.settings import CostBudget
 
-__all__ = [
-    "DEFAULT_MAX_AGE",
-    "build_checkpoint_checks",
-]
+__all__ = ["CHECKS", "DEFAULT_MAX_AGE", "build_checkpoint_checks", "parse_limits"]
 
 _GIB = 1024**3
 DEFAULT_MAX_AGE = timedelta(days=1, hours=12)
 """A daily job may be half a day late."""
-
-
-@dataclass(frozen=True)
-class _Limits:
-    """What the checks of a job allow."""
-
-    orphan_bytes: int
-    max_age: timedelta
-    budget: CostBudget | None
-    data: Mapping[str, float]
-    partitions_def: dg.PartitionsDefinition[Any] | None
-
-    def descriptions(self) -> dict[str, str]:
-        """Each check's, by its name; these are the checks that there are."""
-        about = {
-            findings.MANIFEST: "The manifest of the last checkpoint can be read, and so can those it needs.",
-            findings.OBJECTS: "Every object that the last checkpoint's state needs is there, with its size.",
-            findings.PUBLISHED: "Every file of the last checkpoint has its final name.",
-            findings.BLOCKED: "No file waits for a person: a foreign object has the name of each that does.",
-            findings.PARTITIONS: "What Dagster shows as materialized and as restorable is what the timeline "
-            "holds, also after a restore.",
-            findings.ORPHANS: f"Unreferenced objects take up at most {readable_bytes(self.orphan_bytes)}.",
-            findings.AGE: f"The last checkpoint is at most {self.max_age} old.",
-        }
-        if self.budget:
-            about[findings.COST] = f"The last checkpoint cost at most {findings.in_words(self.budget)}."
-        return about | {name: DATA_CHECKS[name].format(limit) for name, limit in self.data.items()}
+_SHOWN = 20
 
 
 def build_checkpoint_checks(
@@ -95,7 +67,13 @@ def build_checkpoint_checks(
             partitions of the checkpoints alone.
     """
     assets = JobAssets.of(job)
-    limits = _Limits(orphan_budget_bytes, max_age, budget, parse_limits(data or {}), partitions_def)
+    limits: dict[str, Any] = {
+        **dict.fromkeys(name for name, check in CHECKS.items() if not check.is_limited),
+        "orphan_bytes": orphan_budget_bytes,
+        findings.AGE: max_age,
+        **({"cost_budget": budget} if budget else {}),
+        **parse_limits(data or {}),
+    }
     check_clock = clock or SystemClock()
 
     def results(
@@ -103,10 +81,14 @@ def build_checkpoint_checks(
     ) -> Iterator[dg.AssetCheckResult]:
         chosen = {key.name for key in context.selected_asset_check_keys}
         instance = context.op_execution_context.instance
-        shown = assets_in(context.op_execution_context, assets)
-        look = _Look(shown, resource.coordinator(assets.job), limits, check_clock, instance)
-        for finding in look.findings(chosen):
-            yield finding.result(shown)
+        shown, coordinator = assets_in(context.op_execution_context, assets), resource.coordinator(assets.job)
+        look = _Look(shown, coordinator, check_clock, instance, partitions_def)
+        # None looks at a store that is not the one that was shown.
+        away = compare_timeline(instance, coordinator).away
+        for name, limit in limits.items():
+            if name in chosen:
+                found = look.find(name, limit) if away is None else Finding(False, away)
+                yield dg.AssetCheckResult(asset_key=shown.checkpoints_key, **found.fields(name))
 
     return dg.multi_asset_check(
         name=f"{assets.group_name}_checkpoint_checks",
@@ -114,15 +96,33 @@ def build_checkpoint_checks(
             dg.AssetCheckSpec(
                 name,
                 asset=assets.checkpoints_key,
-                description=description,
+                description=CHECKS[name].description(limit),
                 metadata=findings.age_limit(max_age) if name == findings.AGE else None,
             )
-            for name, description in limits.descriptions().items()
+            for name, limit in limits.items()
         ],
         # Without it Dagster's page cannot run checks of an asset that it does not materialize.
         can_subset=True,
         retry_policy=DEFAULT_RETRY_POLICY,
     )(with_changelog(changelog, results))
+
+
+def parse_limits(data: Mapping[str, float | str]) -> dict[str, float]:
+    """The limits of checks of the data. Raises: InvalidInputError for another name, or a limit that is
+    none.
+    """
+    for name in data.keys() - _DATA.keys():
+        raise InvalidInputError(f"{name!r} is no check of the data: they are {', '.join(_DATA)}")
+    limits = {}
+    for name, limit in data.items():
+        most, unit = _DATA[name]
+        try:
+            limits[name] = float(limit)
+        except (TypeError, ValueError):
+            limits[name] = -1.0
+        if not 0 <= limits[name] <= most:
+            raise InvalidInputError(f"{name} is {unit}, not {limit!r}")
+    return limits
 
 
 @dataclass(frozen=True)
@@ -131,46 +131,226 @@ class _Look:
 
     assets: JobAssets
     coordinator: CheckpointCoordinator
-    limits: _Limits
     clock: Clock
     instance: dg.DagsterInstance
+    partitions_def: dg.PartitionsDefinition[Any] | None
 
     @cached_property
     def readable(self) -> tuple[Checkpoint | None, Finding]:
-        """The last checkpoint, if it can be read."""
-        return findings.of_readability(self.coordinator)
+        """The last checkpoint, if its manifests can be read.
 
-    def findings(self, chosen: Collection[str]) -> Iterator[Finding]:
-        """Those of the chosen checks. None looks at a store that is not the one that was shown."""
-        away = compare_timeline(self.instance, self.coordinator).away
-        for name, find in self._by_name().items():
-            if name in chosen:
-                yield find() if away is None else Finding(name, False, away)
+        Raises: UnavailableError: nothing is found of a store that does not answer.
+        """
+        try:
+            latest = self.coordinator.latest()
+        except UnavailableError:
+            raise
+        except DstlError as error:
+            return None, Finding(False, str(error))
+        if latest is None:
+            return None, Finding(True, NONE_YET)
+        operators = latest.manifest.operators
+        depth = max((len(entry.runs) for entry in operators.values()), default=0)
+        measures = {"operators": len(operators), "runs that a restore reads": depth}
+        return latest, Finding(True, f"checkpoint {latest.checkpoint_id} can be restored", measures=measures)
 
-    def _by_name(self) -> dict[str, Callable[[], Finding]]:
-        coordinator, limits, clock = self.coordinator, self.limits, self.clock
-        tail = coordinator.timeline.tail
-        found: dict[str, Callable[[], Finding]] = {
-            findings.MANIFEST: lambda: self.readable[1],
-            findings.OBJECTS: lambda: findings.of_objects(coordinator, self.readable[0]),
-            findings.PUBLISHED: lambda: findings.unpublished_files(tail(), clock),
-            findings.BLOCKED: lambda: findings.blocked_files(tail()),
-            findings.PARTITIONS: self._partitions,
-            findings.ORPHANS: lambda: findings.of_orphans(coordinator, limits.orphan_bytes),
-            findings.AGE: lambda: findings.of_age(tail(), clock, limits.max_age),
-        }
-        budget = limits.budget
-        if budget:
-            found[findings.COST] = lambda: findings.of_cost(coordinator, self.readable[0], budget)
-        for name, limit in limits.data.items():
-            found[name] = partial(self._data, name, limit)
-        return found
+    def find(self, name: str, limit: Any) -> Finding:
+        """Of the check of this name."""
+        check = CHECKS[name]
+        if not check.is_of_latest:
+            return check.find(self, limit)
+        if self.readable[0] is not None:
+            return check.find(self, self.readable[0], limit)
+        if self.coordinator.timeline.seen().last_completed is None:
+            return Finding(True, NONE_YET)
+        return Finding(False, "no checkpoint is readable", warn=True)
 
-    def _data(self, name: str, limit: float) -> Finding:
-        return data_finding(name, limit, self.coordinator, self.readable[0], self.clock)
 
-    def _partitions(self) -> Finding:
-        changes = partition_changes(self.instance, self.assets, self.coordinator)
-        return partitions_finding(
-            self.instance, self.assets, self.coordinator.timeline.seen(), changes, self.limits.partitions_def
+@dataclass(frozen=True)
+class _Check:
+    """What a check finds, by a look and its limit, and by the last checkpoint where it is about that.
+
+    Attributes:
+        about: its description, with a place for the limit if it has one.
+        words: of the limit.
+    """
+
+    about: str
+    find: Callable[..., Finding]
+    is_of_latest: bool = False
+    words: Callable[[Any], Any] = lambda limit: limit
+
+    @property
+    def is_limited(self) -> bool:
+        return "{" in self.about
+
+    def description(self, limit: Any) -> str:
+        return self.about.format(self.words(limit))
+
+
+# ---- the store ----
+
+
+def _objects(look: _Look, latest: Checkpoint, _: None) -> Finding:
+    problems: list[str] = []
+    count = size = 0
+    for entry in latest.manifest.operators.values():
+        for handle in entry.handles:
+            for stream in handle.streams:
+                found = look.coordinator.store.stat(stream.name)
+                count, size = count + 1, size + (0 if found is None else found.size)
+                if found is None:
+                    problems.append(f"{stream.name} is missing")
+                elif stream.stored_bytes not in (None, found.size):
+                    problems.append(f"{stream.name} has {found.size} bytes, not {stream.stored_bytes}")
+    text = f"{counted(count, 'object')}, {readable_bytes(size)}"
+    if problems:
+        text += ": " + "; ".join(problems[:_SHOWN])
+    measures = {"objects": count, "MiB": mebibytes(size), "problems": len(problems)}
+    return Finding(not problems, text, measures=measures)
+
+
+def _orphans(look: _Look, most_bytes: int) -> Finding:
+    """What the next clean-up would delete."""
+    try:
+        report = look.coordinator.clean_up(dry_run=True)
+    except (FormatError, NotFoundError) as error:
+        # Unknown rather than too much: clean-up deletes nothing either.
+        return Finding(False, f"unknown: {error}", warn=True)
+    within = report.deleted_bytes <= most_bytes
+    text = (
+        f"{counted(report.objects, 'object')}, {readable_bytes(report.deleted_bytes)} of at most "
+        f"{readable_bytes(most_bytes)}{'' if within else ': run step 7 (clean up)'}"
+    )
+    measures = {"orphan objects": report.objects, "orphan MiB": mebibytes(report.deleted_bytes)}
+    return Finding(within, text, warn=True, measures=measures)
+
+
+def _cost(look: _Look, latest: Checkpoint, budget: CostBudget) -> Finding:
+    """Of steps 1 to 4."""
+    cost = latest.manifest.cost
+    if cost is None:
+        text = f"unknown: the requests of checkpoint {latest.checkpoint_id} were not counted"
+        return Finding(False, text, warn=True)
+    total, usd = cost.total, cost.total.usd(look.coordinator.prices)
+    moved = total.bytes_up + total.bytes_down
+    spent = CostBudget(total.requests, moved, usd)
+    over = [
+        limit
+        for limit in ("requests", "bytes", "usd")
+        if getattr(budget, limit) is not None and getattr(spent, limit) > getattr(budget, limit)
+    ]
+    text = f"checkpoint {latest.checkpoint_id} cost {_in_words(spent)}; allowed are {_in_words(budget)}"
+    if over:
+        text += ". `dstl checkpoints show` has the steps: look for many small files, retries and reads"
+    measures = {
+        "requests": total.requests,
+        "MiB moved": mebibytes(moved),
+        "cost micro-USD": measure(usd * MICRO),
+    }
+    return Finding(not over, text, warn=True, measures=measures)
+
+
+def _in_words(budget: CostBudget) -> str:
+    limits = (
+        None if budget.requests is None else counted(budget.requests, "request"),
+        None if budget.bytes is None else f"{readable_bytes(budget.bytes)} moved",
+        None if budget.usd is None else f"{budget.usd:.6f} USD",
+    )
+    return ", ".join(limit for limit in limits if limit is not None)
+
+
+def _partitions(look: _Look, _: None) -> Finding:
+    changes = partition_changes(look.instance, look.assets, look.coordinator)
+    view = look.coordinator.timeline.seen()
+    return partitions_finding(look.instance, look.assets, view, changes, look.partitions_def)
+
+
+# ---- the data, by manifests alone ----
+
+
+def _row_drop(look: _Look, latest: Checkpoint, most: float) -> Finding:
+    """By the bounds of both: a drop that is certain."""
+    rows, which = latest.manifest.rows, f"checkpoint {latest.checkpoint_id}"
+    try:
+        before = None if latest.parent is None else look.coordinator.get(latest.parent)
+    except NotFoundError:
+        before = None
+    if before is None:
+        return _limited("row drop", 0.0, most, f"{which} has none before it to be compared with")
+    were = before.manifest.rows
+    if rows is None or rows.most is None or were is None or not were.least:
+        return _limited(
+            "row drop", 0.0, most, f"unknown: the rows of {which}, or of the one before, were not counted"
         )
+    text = f"{which} has {rows.in_words()} rows, and the one before had {were.in_words()}"
+    return _limited("row drop", max(0.0, 1 - rows.most / were.least), most, text)
+
+
+def _delete_share(_: _Look, latest: Checkpoint, most: float) -> Finding:
+    deletes = sum(entry.report.deletes for entry in latest.manifest.operators.values())
+    changes = latest.manifest.changes
+    text = f"{deletes:,} of {changes:,} changes of checkpoint {latest.checkpoint_id} are deletes"
+    return _limited("delete share", deletes / changes if changes else 0.0, most, text)
+
+
+def _unchanged_days(look: _Look, latest: Checkpoint, most: float) -> Finding:
+    """Since the newest retained checkpoint that changed something; else since before the oldest."""
+    changed = latest
+    for entry in reversed(look.coordinator.timeline.seen().retained):
+        changed = look.coordinator.get(entry.checkpoint_id)
+        if changed.manifest.changes:
+            break
+    since = look.clock.now() - changed.entry.completed.recorded_at
+    what = "changed something" if changed.manifest.changes else "is the oldest one, and changed nothing"
+    text = f"checkpoint {changed.checkpoint_id} {what}, {timedelta(seconds=round(since.total_seconds()))} ago"
+    return _limited("unchanged days", since / timedelta(days=1), most, text)
+
+
+def _limited(measured: str, found: float, most: float, text: str) -> Finding:
+    return Finding(found <= most, text, warn=True, measures={measured: found})
+
+
+_DATA: Final[Mapping[str, tuple[float, str]]] = {
+    "row_drop": (1, "a share, 0 to 1"),
+    "delete_share": (1, "a share, 0 to 1"),
+    "unchanged_days": (inf, "days"),
+}
+"""The most that the limit of each check of the data may be, and its unit."""
+
+CHECKS: Final[Mapping[str, _Check]] = {
+    "manifest_readable": _Check(
+        "The manifest of the last checkpoint can be read, and so can those it needs.",
+        lambda look, _: look.readable[1],
+    ),
+    "objects_present": _Check(
+        "Every object that the last checkpoint's state needs is there, with its size.", _objects, True
+    ),
+    findings.PUBLISHED: _Check(
+        "Every file of the last checkpoint has its final name.",
+        lambda look, _: findings.unpublished_files(look.coordinator.timeline.tail(), look.clock),
+    ),
+    findings.BLOCKED: _Check(
+        "No file waits for a person: a foreign object has the name of each that does.",
+        lambda look, _: findings.blocked_files(look.coordinator.timeline.tail()),
+    ),
+    findings.PARTITIONS: _Check(
+        "What Dagster shows as materialized and as restorable is what the timeline holds, also after a "
+        "restore.",
+        _partitions,
+    ),
+    "orphan_bytes": _Check("Unreferenced objects take up at most {}.", _orphans, words=readable_bytes),
+    findings.AGE: _Check(
+        "The last checkpoint is at most {} old.",
+        lambda look, most: findings.of_age(look.coordinator.timeline.tail(), look.clock, most),
+    ),
+    "cost_budget": _Check("The last checkpoint cost at most {}.", _cost, True, _in_words),
+    "row_drop": _Check(
+        "The last checkpoint has at most {:.0%} fewer rows than the one before.", _row_drop, True
+    ),
+    "delete_share": _Check(
+        "At most {:.0%} of what the last checkpoint changed was deleted.", _delete_share, True
+    ),
+    "unchanged_days": _Check("Something has changed within {:g} days.", _unchanged_days, True),
+}
+"""By name, in the order of Dagster's page; those with a limit only where there is one."""

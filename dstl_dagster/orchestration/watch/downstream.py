@@ -21,12 +21,11 @@ import dagster as dg
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import has_partition
 from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_DOWNSTREAM, TAG_JOB
-from dstl_dagster.orchestration.watch.changelog import with_changelog
 from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
 from dstl_dagster.orchestration.watch.tick import TimelineFollower
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView

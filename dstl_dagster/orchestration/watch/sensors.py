@@ -15,15 +15,14 @@ from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.format import counted
-from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id, run_of_owner
-from dstl_dagster.orchestration.report.agreement import evaluations_beside
+from dstl_dagster.orchestration.report.findings import evaluations_beside
 from dstl_dagster.orchestration.report.marks import mark_partitions, settle_marks
 from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.tags import TAG_CHECKPOINT
-from dstl_dagster.orchestration.watch.changelog import with_changelog
 from dstl_dagster.orchestration.watch.committing import Committing
 from dstl_dagster.orchestration.watch.tick import Limits, Tick, TimelineFollower
 
