@@ -164,6 +164,10 @@ def merge_frame(
     plan = _MergePlan.of(batch, operator, keys, update, schema, delete, max_parallelism, ttl)
     state_schema = plan.schema
     new = _new_rows(rows, state_schema, batch.schema(operator), plan.what)
+    if not new.num_rows and batch.schema(operator) is not None:  # it may have no columns either
+        return _written(
+            batch, operator, state_schema, state_schema.columns.empty_table(), None, ttl, plan.ttl
+        )
     found = _beside_state(batch, operator, state_schema, plan.ttl, new)
     values = evaluated_rules(plan.rules, found.old, new, found.in_state, batch.time_us)
     deleted = np.zeros(new.num_rows, np.bool_)
@@ -259,7 +263,16 @@ def _new_rows(rows: Any, schema: StateSchema, known: StateSchema | None, what: s
     for name in schema.key_columns:
         fitted = fitted_column(table.column(name), schema.columns.field(name).type, name, what)
         table = table.set_column(table.column_names.index(name), name, fitted)
-    return table
+    if type(rows).__module__.partition(".")[0] != "pandas":
+        return table
+    # A column of nothing is float64 in pandas, whatever it holds on other days.
+    columns = [
+        pa.chunked_array([pa.nulls(len(each))])
+        if pt.is_floating(each.type) and each.null_count == len(each)
+        else each
+        for each in table.columns
+    ]
+    return pa.table(columns, names=table.column_names)
 
 
 def _beside_state(

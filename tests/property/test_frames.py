@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.jobs import write_frame
+from dstl_dagster.jobs import merge_frame, write_frame
 from dstl_dagster.storage import MemoryObjectStore
 
 Columns = dict[str, list[Any]]
@@ -166,7 +166,8 @@ class Written:
     def write(self, rows: Any, **how: Any) -> None:
         batch = Batch.open(self.coordinator)
         try:
-            batch.add(write_frame(rows, batch, operator="op", keys=["k"], **how))
+            write = merge_frame if "update" in how else write_frame
+            batch.add(write(rows, batch, operator="op", keys=["k"], **how))
         except BaseException as error:
             batch.abort(str(error))
             raise
@@ -341,6 +342,25 @@ def test_ordinary_drift_goes_in(name: str) -> None:
     job.write(then)
     assert job.table.schema == kinds
     assert job.values["v"] == expected
+
+
+NO_VALUES = {
+    "nothing": two(None),
+    "missing numbers": two(NAN),
+    "no rows": pd.DataFrame({"k": [], "v": []}),
+    "no columns": pd.DataFrame(),
+    "no rows of Polars": pl.DataFrame({"k": [], "v": []}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(NO_VALUES))
+def test_a_column_without_values_is_merged(name: str) -> None:
+    """By a rule in SQL, for which it has the type that it has on other days."""
+    job = Written()
+    rule = {"update": {"v": "coalesce(new.v, old.v)"}, "schema": "k BIGINT, v STRING"}
+    for rows in (TEXT, NO_VALUES[name]):
+        job.write(rows, **rule)
+    assert job.values["v"] == ["a", None][: 1 + len(NO_VALUES[name])]
 
 
 def test_deletes_come_from_any_column_of_flags() -> None:
