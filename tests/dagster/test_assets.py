@@ -6,12 +6,24 @@ import dataclasses
 import re
 from datetime import timedelta
 from numbers import Number
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
+from click.testing import CliRunner
+from dagster._cli import create_dagster_cli as dagster_command
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._daemon.run_coordinator import QueuedRunCoordinatorDaemon
 
-from dstl_dagster import CheckpointLineageComponent, JobAssets, build_state_asset, checkpoint_asset_specs
+from dstl_dagster import (
+    ChangelogStorageResource,
+    CheckpointLineageComponent,
+    JobAssets,
+    build_state_asset,
+    checkpoint_asset_specs,
+    checkpointed_asset,
+)
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.report.events import (
     Reporter,
@@ -263,3 +275,33 @@ def test_a_jobs_steps_share_a_pool(days: Days) -> None:
     assert isinstance(graph, dg.GraphDefinition)
     pools = {name: graph.node_named(name).definition.pool for name in ("persist", "confirm", "cleanup")}
     assert set(pools.values()) == {"dstl_days"}
+
+
+def test_runs_of_a_job_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the configuration and the command of the page, of three queued runs one begins."""
+    page = (Path(__file__).parents[2] / "docs" / "dagster" / "partitions.md").read_text(encoding="utf-8")
+    configuration = re.search(r"^```yaml\n(concurrency:.*?)^```", page, re.DOTALL | re.MULTILINE)
+    command = re.search(r"`dagster (instance\sconcurrency\sset [^`]+)`", page)
+    assert configuration is not None
+    assert command is not None
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    (tmp_path / "dagster.yaml").write_text(configuration[1] + "telemetry: {enabled: false}\n")
+    assert CliRunner().invoke(dagster_command(), command[1].split()).exit_code == 0
+
+    partitions = dg.StaticPartitionsDefinition(["north", "south", "west"])
+
+    @checkpointed_asset("orders", keys=["id"], partitions_def=partitions)
+    def totals() -> None: ...
+
+    defs = dg.Definitions([totals], resources={"changelog": ChangelogStorageResource(uri="memory://waits")})
+    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "here").get_job_origin("orders")
+    with dg.DagsterInstance.get() as instance:
+        for key in partitions.get_partition_keys():
+            instance.create_run_for_job(
+                defs.resolve_implicit_global_asset_job_def(),
+                status=dg.DagsterRunStatus.QUEUED,
+                tags={"dagster/partition": key},
+                remote_job_origin=origin,
+            )
+        queue = QueuedRunCoordinatorDaemon(interval_seconds=1)
+        assert len(queue._get_runs_to_dequeue(instance, instance.get_concurrency_config(), None)) == 1

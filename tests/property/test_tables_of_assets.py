@@ -154,6 +154,11 @@ class Program:
         )
         return pa.Table.from_pylist(listed, pa.schema({**columns, "n": pa.int64(), "v": pa.int64()}))
 
+    def has_untyped_columns(self, given: Mapping[Any, Rows]) -> bool:
+        """Of these rows, as their library has them: text and dates of no rows are plain objects in pandas."""
+        rows = self.rows(given)
+        return self.form_in == "pandas" and not len(rows) and object in [*FORMS_IN["pandas"](rows).dtypes]
+
     def _kind(self, value: Any) -> pa.DataType:
         by_python = {str: pa.string(), int: pa.int64(), date: pa.date32()}
         return by_python.get(type(value)) or TYPES[self.spelling]
@@ -188,6 +193,8 @@ class Files:
 
     def apply(self, given: Mapping[str | None, Rows]) -> None:
         """A new run of these partitions. Raises: Refused."""
+        if not self.checkpoints and self.program.has_untyped_columns(given):
+            raise Refused
         if self.program.table:
             self.files.update({str(key): dict(rows) for key, rows in given.items()})
         else:
