@@ -9,6 +9,7 @@ from dstl_dagster.storage.accounting.metered import metered as metered
 from dstl_dagster.storage.accounting.steps import (
     COMPOSE_COMMIT as COMPOSE_COMMIT,
     CONFIRM as CONFIRM,
+    OWN_RECORD as OWN_RECORD,
     OWN_WRITE as OWN_WRITE,
     PERSIST as PERSIST,
     RECORD as RECORD,

@@ -179,7 +179,7 @@ class Timeline:
                 self._view = self._first_look(self._manifests if compared else list)
             else:
                 behind = self._walked(self._view.slot)
-                self._view = self._folded(self._view, self._while_it_is_there(lambda: [*behind]))
+                self._view = self._folded(self._view, self.while_it_is_there(lambda: [*behind]))
             return self._view
 
     def _first_look(self, manifests: Callable[[], list[ObjectStat]]) -> TimelineView:
@@ -280,7 +280,7 @@ class Timeline:
             )
             after = next_view(view, stamped, self._known)  # before it is written: a record cannot be undone
             create = partial(self._create, stamped, note or {})
-            written = self._while_it_is_there(create, undo=partial(self._take_back, stamped))
+            written = self.while_it_is_there(create, self.names.slot(stamped.slot))
             self._view = after if written is stamped else next_view(view, written, self._known)
         log.info("timeline %s: slot %d is %s", self.job, written.slot, written.kind)
         return written
@@ -414,17 +414,12 @@ class Timeline:
             self._tail_reader.names = replace(self.names, timeline=timeline_id_of(record))
         return record
 
-    def _take_back(self, record: TimelineRecord) -> None:
-        """Of a timeline that is gone: nothing else has that name."""
-        try:
-            self._store.delete(self.names.slot(record.slot), precondition=ANY)
-        except DstlError as error:
-            log.warning("a record of a job that is gone was left in %s: %s", self.names.root, error)
+    def while_it_is_there(self, request: Callable[[], T], written: str = "") -> T:
+        """The answer, if this object's timeline was there meanwhile: its first record is read beside it.
 
-    def _while_it_is_there(self, request: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
-        """The answer, if this object's timeline was there meanwhile.
+        `written`: the object that the request creates, by a name that no other timeline's has.
 
-        Raises: NotFoundError (kind `job_gone`), after `undo`; else what `request` raises.
+        Raises: NotFoundError (kind `job_gone`), once that object is deleted; else what `request` raises.
         """
         if self._view is None or not self._view.slot:
             return request()
@@ -434,14 +429,20 @@ class Timeline:
             now = self._tail_reader.is_replaced()
         if now is None:
             return result
-        if undo is not None:
-            undo()
+        if written:
+            self._take_back(written)
         begun = "; another job of that name has begun since" if now else ""
         raise NotFoundError(
             f"job {self.job!r}, as this process has read it in {self._store.uri}, is gone: it was dropped, "
             f"or the store was emptied or replaced{begun}. Nothing was changed; start again",
             kind=ErrorKind.JOB_GONE,
         )
+
+    def _take_back(self, name: str) -> None:
+        try:
+            self._store.delete(name, precondition=ANY)
+        except DstlError as error:
+            log.warning("%s of a job that is gone was left: %s", name, error)
 
     def _refuse_hole(self, first_missing: int) -> None:
         """A slot after the first missing one means that history was deleted: stop rather than fork it."""

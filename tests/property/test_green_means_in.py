@@ -304,7 +304,7 @@ def a_source_is_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_drop_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Timeline, "_while_it_is_there", lambda _self, request, undo=None: request())
+    monkeypatch.setattr(Timeline, "while_it_is_there", lambda _self, request, written="": request())
 
 
 def batches_of_another_kind_fit(monkeypatch: pytest.MonkeyPatch) -> None:

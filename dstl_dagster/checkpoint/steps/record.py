@@ -35,7 +35,7 @@ from dstl_dagster.keyed import (
     refuse_wrong_ttl,
     store_manifest,
 )
-from dstl_dagster.storage import OWN_WRITE, RECORD, CheckpointCost, RunningCost
+from dstl_dagster.storage import OWN_RECORD, RECORD, CheckpointCost, RunningCost
 from dstl_dagster.timeline import Attempt, decisions
 
 __all__ = ["build_manifest", "record"]
@@ -75,10 +75,14 @@ def record(
     if before is not None and not job.options.ignore_unclaimed_state:
         refuse_unmoved(before.manifest.sources, checked.sources, job.name)
     checked = with_a_component_each(job, checked, attempt)
-    spent = cost.so_far() + OWN_WRITE
+    spent = cost.so_far() + OWN_RECORD
     checked = replace(checked, cost=(report.cost or CheckpointCost()).with_step(RECORD, spent))
     manifest = build_manifest(attempt, checked, None if before is None else before.manifest)
-    job.recorded = store_manifest(job.store, attempt, manifest, job.run_lists)
+    write = partial(store_manifest, job.store, attempt, manifest, job.run_lists)
+    # In a job that is gone, or is another one by now, it would be a trace of lost records.
+    job.recorded = job.timeline.while_it_is_there(
+        write, job.names.manifest(attempt.checkpoint_id, attempt.attempt)
+    )
     log.info("step 4 record: checkpoint %d of job %s", attempt.checkpoint_id, job.name)
     log.info("step 4 record: %s", cost.in_words())
     return job.recorded

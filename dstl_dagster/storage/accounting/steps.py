@@ -22,6 +22,7 @@ from dstl_dagster.storage.accounting.cost import NO_COST, Cost, Operation
 __all__ = [
     "COMPOSE_COMMIT",
     "CONFIRM",
+    "OWN_RECORD",
     "OWN_WRITE",
     "PERSIST",
     "RECORD",
@@ -44,8 +45,8 @@ COMPOSE_COMMIT: Final = "compose-commit"
 """Step 6."""
 OWN_WRITE: Final = Cost.of(Operation.INSERT)
 """The write of the document that carries the cost. Its bytes, and a repeat of it, are in no count."""
-_OWN_RECORD: Final = OWN_WRITE + Cost.of(Operation.READ)
-"""A record's write, and the look at the timeline's first slot beside it."""
+OWN_RECORD: Final = OWN_WRITE + Cost.of(Operation.READ)
+"""The write of a record or manifest, and the look at the timeline's first slot beside it."""
 _NOTE_KEY = "dstl-cost"
 
 
@@ -79,7 +80,7 @@ class CheckpointCost:
 
 def cost_note(cost: Cost) -> dict[str, str]:
     """As the metadata of the record whose write ends the step, that write included."""
-    return {_NOTE_KEY: json.dumps((cost + _OWN_RECORD).to_json())}
+    return {_NOTE_KEY: json.dumps((cost + OWN_RECORD).to_json())}
 
 
 def cost_from_note(metadata: Mapping[str, str]) -> Cost | None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import suppress
+
 import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.jobs import drop_job
+from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ANY, LocalObjectStore, MemoryObjectStore
+from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
 
@@ -103,3 +108,27 @@ def test_lost_records_of_the_job_itself_are_still_told(job):
     with pytest.raises(FormatError, match="the last records of job 'orders' are missing"):
         job.coordinator().trigger()
     assert not job.coordinator().audit().in_order
+
+
+@pytest.mark.parametrize("how", ["dropped", "emptied"])
+def test_a_job_that_goes_before_any_request_of_step_4_leaves_no_trace(how, job_on):
+    """A manifest that a process writes then would say for ever that the job has lost its records."""
+    for at in itertools.count():
+        job, seen = job_on(MemoryObjectStore()), itertools.count()
+
+        def before_request(job=job, seen=seen, at=at):
+            if next(seen) == at:
+                gone(job, how)
+
+        job.checkpoint(job.coordinator(), 0)
+        attempt = job.coordinator().trigger()
+        changes = job.changes(attempt)
+        store = FaultStore(job.store, before_request=before_request)
+        old = CheckpointCoordinator("orders", store, CheckpointOptions(commit_threads=1))
+        with suppress(NotFoundError):  # job_gone
+            old.record(attempt, [changes])
+        if len(store.requests) <= at:
+            break
+        job.checkpoint(job.coordinator(), 100)
+        assert job.coordinator().latest().positions == {"source": 100}, at
+    assert at > 4
