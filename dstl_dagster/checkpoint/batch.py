@@ -248,18 +248,11 @@ class Batch:
 
     def _sources(self) -> dict[str, Source]:
         """Those that the batch moves; others stay as they are."""
-        known = {} if self.parent is None else self.parent.manifest.sources
         claim, moved = self._claim, self._positions
-        written = {report.operator for report in self._operators}
         by = "" if claim is None else claim.by
-        sources = {}
-        for name, position in moved.items():
-            before = known.get(name, Source())
-            operators = tuple(sorted(written.union(before.operators)))
-            sources[name] = replace(before, position=position, by=by, operators=operators)
+        sources = {name: Source(position, by=by) for name, position in moved.items()}
         if claim is not None:
-            own = claim.at(moved[claim.source]) if claim.source in moved else claim
-            sources[claim.source] = own.source_after(known.get(claim.source), written)
+            sources[claim.source] = claim.at(moved.get(claim.source, claim.position)).moved()
         return sources
 
     @property

@@ -11,7 +11,7 @@ Flink refuses a savepoint whose operators the program does not have, unless `all
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,12 +78,12 @@ class Claim:
                 kind=ErrorKind.UNCLAIMED,
             )
 
-    def check_applied(self, source: Source | None, checkpoint_id: int, batch: str, job: str) -> None:
+    def check_applied(self, source: Source, checkpoint_id: int, batch: str, job: str) -> None:
         """Pass if all that a batch wrote is there still, which this checkpoint holds. `source`: the claim's.
 
         Raises: ConflictError, kind `unclaimed`.
         """
-        dropped = {} if source is None or self.ignore_unclaimed else source.dropped
+        dropped = {} if self.ignore_unclaimed else source.dropped
         for operator, at in sorted(dropped.items()):
             if checkpoint_id < at and (self.operators is None or operator in self.operators):
                 raise ConflictError(
@@ -139,15 +139,9 @@ class Claim:
             kind=ErrorKind.OTHER_SOURCE,
         )
 
-    def source_after(self, before: Source | None, written: Iterable[str]) -> Source:
-        """The source once the batch is complete. `written`: the operators that the batch wrote."""
-        earlier = () if before is None else before.operators
-        own = {*earlier, *written} if self.operators is None else set(self.operators)
-        position = self.position
-        if position is None and before is not None:
-            position = before.position
-        dropped = {} if before is None else before.dropped
-        return Source(position, self.measure, self.by, tuple(sorted(own)), dropped=dropped)
+    def moved(self) -> Source:
+        """What a checkpoint of the batch says of its source."""
+        return Source(self.position, self.measure, self.by, tuple(sorted(self.operators or ())))
 
     def at(self, position: Any) -> Claim:
         """The same, with that position once the batch is complete."""
@@ -186,7 +180,7 @@ def refuse_unmoved(before: Mapping[str, Source], moved: Mapping[str, Source], jo
     Raises: ConflictError (kind `unclaimed`).
     """
     new = [name for name, each in moved.items() if name not in before and not each.by]
-    left = [name for name, each in before.items() if name not in moved and not each.by]
+    left = [name for name, each in before.items() if name not in moved and not each.by and name]
     if new and left:
         raise ConflictError(
             f"this batch moves position {new[0]!r}, which is new to job {job!r}, and not {left[0]!r}, which "

@@ -119,10 +119,10 @@ class CheckpointCoordinator(CheckpointReader):
         Raises: as `Claim.check` and `Claim.check_applied`.
         """
         latest = self.latest()
-        key = trigger.identified(key, latest, claim)
+        key = trigger.identified(key, latest)
         applied = None if key is None else self.applied_attempt(key)
         if applied is not None:
-            trigger.require_fit(self._job, latest, claim, applied)
+            trigger.require_fit(self._job, latest, claim, key)
         return applied
 
     def plan(
@@ -171,10 +171,8 @@ class CheckpointCoordinator(CheckpointReader):
         Raises: FencedError (stop: the attempt is dead), NotFoundError or ConflictError (an object is missing,
         or not as reported; or a target already exists), InvalidInputError.
         """
-        operators = as_operator_reports(handles)
-        written = tuple(sorted({report.operator for report in operators}))
-        sources = {name: Source(position, operators=written) for name, position in (positions or {}).items()}
-        report = AttemptReport(operators=operators, sources=sources, seconds=persist_seconds)
+        sources = {name: Source(position) for name, position in (positions or {}).items()}
+        report = AttemptReport(as_operator_reports(handles), sources=sources, seconds=persist_seconds)
         return record.record(self._job, attempt, report, files)
 
     def record_report(

@@ -130,9 +130,6 @@ def _lines(changes: NameChange, sources: Mapping[str, Source]) -> Iterator[str]:
                 yield f"source {old!r} goes; where still defined, it begins anew beside the rows of {stay}"
             else:
                 yield f"{what} {old!r} goes"
-    for name in (old for old, new in changes.operators.items() if new is None):
-        if not any(name in each.operators and each.by for each in sources.values()):
-            yield f"batches of {name!r} by a key alone count as applied still: apply them under other keys"
     gone = changes.gone_sources(sources)
     for name in gone:
         yield f"source {name!r} goes too, as it wrote nothing else; where still defined, it begins anew"

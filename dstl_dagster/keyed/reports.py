@@ -209,7 +209,7 @@ class AttemptReport:
     """Everything that steps 2 and 3 of one attempt produced, in one document.
 
     Attributes:
-        sources: those that it moved, as they are once it is complete.
+        sources: those that it moved, as its program says them (`merged_sources`).
         seconds: how long steps 2 and 3 took, by the driver's clock.
         cost: what steps 1 to 3 requested; `None` if nobody counted.
         names: new names of what the parent holds; empty in a batch.
@@ -225,7 +225,8 @@ class AttemptReport:
     @property
     def positions(self) -> dict[str, Any]:
         """How far each source that it moved has been read."""
-        return {name: source.position for name, source in self.sources.items()}
+        moved = self.sources.items()
+        return {name: source.position for name, source in moved if source.position is not None}
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -52,7 +52,8 @@ class Source:
         position: how far it has been read, any plain JSON value. Of time windows the instant at which the
             next one begins, as ISO 8601 in UTC.
         measure: by what that is counted.
-        by: the asset, op, query or sink that wrote last; empty for a driver that does not say.
+        by: the asset, op, query or sink that wrote last; empty for a driver that does not say. Its batches
+            that name no source either are those of the source whose name is empty.
         operators: those whose state it writes, ascending.
         id: by which the timeline knows its batches, see `source_id`; a rename leaves it. Empty for one that
             is in no checkpoint yet.
@@ -100,19 +101,36 @@ def source_id(sources: Mapping[str, Source], name: str, parent: int | None) -> s
 
 
 def merged_sources(
-    before: Mapping[str, Source], moved: Mapping[str, Source], parent: int | None
+    before: Mapping[str, Source],
+    moved: Mapping[str, Source],
+    *,
+    batch_of: str | None,
+    written: Iterable[str],
+    parent: int | None,
 ) -> dict[str, Source]:
     """The sources of a checkpoint: those of its parent, and on top what its batch moved.
 
-    A driver that says nothing but positions leaves the rest as it is, and adds the operators that it wrote.
+    Args:
+        moved: as its program says them. What that leaves out is as before; without operators the source has
+            written those of the batch, too.
+        batch_of: the id of the source whose batch it is, which is one of the job's from now on; `None`: the
+            batch has no key.
+        written: the operators of the batch.
     """
-    merged = dict(before)
+    merged, moved, written = dict(before), dict(moved), {*written}
+    if batch_of is not None:
+        named = next((name for name, each in before.items() if each.id == batch_of), None)
+        moved.setdefault(batch_of.removesuffix(f"@{parent}") if named is None else named, Source())
     for name, source in moved.items():
-        known = before.get(name)
-        if known is not None and not source.by:
-            operators = tuple(sorted({*known.operators, *source.operators}))
-            source = replace(known, position=source.position, operators=operators)
-        merged[name] = replace(source, id=source_id(before, name, parent))
+        known = before.get(name, Source())
+        merged[name] = replace(
+            known,
+            position=known.position if source.position is None else source.position,
+            measure=source.measure if source.measure.kind else known.measure,
+            by=source.by or known.by,
+            operators=source.operators or tuple(sorted(written.union(known.operators))),
+            id=source_id(before, name, parent),
+        )
     return merged
 
 

@@ -428,22 +428,7 @@ def test_a_source_that_is_dropped_begins_anew_beside_its_rows(shop: Shop) -> Non
     words[1], words[3] = "operator", "rows"
     asked = CliRunner().invoke(main, words, input="n\n")
     assert "source 'asset:orders' goes too, as it wrote nothing else" in asked.output
-    assert "by a key alone" not in asked.output
     assert shop.rows("orders") == {"rows": of_days("orders", 1)}
-
-
-def test_a_drop_says_that_keys_without_a_source_stay_applied(shop: Shop) -> None:
-    """Of a driver that names no source, nothing says which batches wrote what was dropped."""
-    coordinator = CheckpointCoordinator("orders", open_store(shop.uri))
-    attempt = coordinator.trigger(idempotency_key="day 1")
-    rows = write_rows(coordinator.store, attempt, "rows", StateSchema.of(ROWS, ("id",)), ROWS.empty_table())
-    coordinator.record(attempt, [rows])
-    coordinator.confirm(attempt)
-    words = ["checkpoints", "operator", "--drop", "rows", "--job", "orders", "--store", shop.uri]
-    asked = CliRunner().invoke(main, words, input="n\n")
-    assert (
-        "batches of 'rows' by a key alone count as applied still: apply them under other keys" in asked.output
-    )
 
 
 def test_an_op_that_leaves_an_operator_idle_is_named(shop: Shop) -> None:

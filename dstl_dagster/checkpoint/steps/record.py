@@ -117,7 +117,13 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
         parent=attempt.parent,
         operators=entries,
         files=report.files,
-        sources=merged_sources({} if parent is None else parent.sources, report.sources, attempt.builds_on),
+        sources=merged_sources(
+            {} if parent is None else parent.sources,
+            report.sources,
+            batch_of=None if attempt.batch is None else attempt.batch.source,
+            written=[each.operator for each in report.operators],
+            parent=attempt.builds_on,
+        ),
         persist_seconds=report.seconds,
         cost=report.cost,
     )

@@ -48,10 +48,14 @@ def trigger(
     """See `CheckpointCoordinator.trigger`."""
 
     def once() -> Attempt:
-        retracted, batch = finish(job), BatchKey.of(idempotency_key)
-        if batch is not None and batch.source:
-            batch = identified(batch, job.last(job.timeline.seen()))
-        return _open(job, owner, retracted, take_over, batch, expected_parent)
+        retracted, batch, on = finish(job), BatchKey.of(idempotency_key), expected_parent
+        if batch is not None:
+            parent = job.last(job.timeline.seen())
+            batch = identified(batch, parent)
+            require_fit(job, parent, None, batch)
+            if on is UNPINNED:  # on another one, the batch would have another identity
+                on = None if parent is None else parent.checkpoint_id
+        return _open(job, owner, retracted, take_over, batch, on)
 
     return when_finished(job, once, from_seen=True)
 
@@ -71,12 +75,12 @@ def open_attempt(
         retracted = finish(job)
         view = job.timeline.seen()
         last, parent = view.last_completed, job.last(view)
-        batch = identified(BatchKey.of(idempotency_key), parent, claim)
+        batch = identified(BatchKey.of(idempotency_key), parent)
         base = None
         if anew and last is not None and last.completed.batch == batch:
             base = last.completed.builds_on or 0
             parent = _base(job, view, base)
-        require_fit(job, parent, claim)
+        require_fit(job, parent, claim, batch)
         if check is not None:
             check(parent)
         on = None if last is None else last.checkpoint_id
@@ -186,32 +190,29 @@ def _base(job: Job, view: TimelineView, checkpoint_id: int) -> Checkpoint | None
     return job.checkpoint(view, checkpoint_id)
 
 
-def identified(
-    batch: BatchKey | None, parent: Checkpoint | None, claim: Claim | None = None
-) -> BatchKey | None:
-    """The batch as the timeline knows it: a source's name may be another one's by now.
-
-    Of a source that no claim makes one of the job's, the name is all that there is.
-    """
+def identified(batch: BatchKey | None, parent: Checkpoint | None) -> BatchKey | None:
+    """The batch as the timeline knows it: a source's name may be another one's by now."""
     if batch is None or parent is None:
         return batch
-    sources = parent.manifest.sources
-    if batch.source not in sources and (claim is None or claim.source != batch.source):
-        return batch
-    return replace(batch, source=source_id(sources, batch.source, parent.checkpoint_id))
+    return replace(batch, source=source_id(parent.manifest.sources, batch.source, parent.checkpoint_id))
 
 
 def require_fit(
-    job: Job, parent: Checkpoint | None, claim: Claim | None, applied: Attempt | None = None
+    job: Job, parent: Checkpoint | None, claim: Claim | None, batch: BatchKey | None = None
 ) -> None:
-    """Raises: as `Claim.check`, unless the job's options say that unclaimed state is meant; as
-    `Claim.check_applied` of a batch that has been applied.
+    """Raises: as `Claim.check`, and of a batch that has been applied as `Claim.check_applied`, unless the
+    job's options say that unclaimed state is meant.
     """
-    if claim is None or parent is None:
+    if parent is None:
         return
-    if job.options.ignore_unclaimed_state:
-        claim = replace(claim, ignore_unclaimed=True)
-    sources = parent.manifest.sources
-    claim.check(sources, parent.manifest.operators, job.name)
-    if applied is not None:
-        claim.check_applied(sources.get(claim.source), applied.checkpoint_id, str(applied.batch), job.name)
+    sources, meant = parent.manifest.sources, job.options.ignore_unclaimed_state
+    if claim is not None:
+        claim = replace(claim, ignore_unclaimed=True) if meant else claim
+        claim.check(sources, parent.manifest.operators, job.name)
+    for name, source in sources.items():
+        if batch is None or source.id != batch.source or not source.dropped:
+            continue
+        held = job.timeline.seen().applied_in(batch)
+        if held is not None:
+            claim = claim or Claim(name, source.by, ignore_unclaimed=meant)
+            claim.check_applied(source, held, batch.key, job.name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dstl_dagster.checkpoint import Batch, Claim, NameChange, change_names
+from dstl_dagster.errors import ConflictError, ErrorKind
+from dstl_dagster.timeline import BatchKey
 
 
 def _recorded(job, coordinator, operator, positions):
@@ -41,3 +43,46 @@ def test_a_position_goes_with_the_operators_that_its_batches_wrote(written, job)
     assert coordinator.latest().manifest.sources == {}
     written(job, coordinator, "totals", {"topic": 0})
     assert coordinator.latest().positions == {"topic": 0}
+
+
+def _apply(job, coordinator, key, *operators, claim=None):
+    """As a driver does that names its batches; the checkpoint that holds this one."""
+    applied = coordinator.applied_batch(BatchKey.of(key), claim)
+    if applied is not None:
+        return applied.checkpoint_id
+    attempt = coordinator.trigger(idempotency_key=key)
+    coordinator.record(attempt, [job.changes(attempt, each) for each in operators])
+    return coordinator.confirm(attempt).checkpoint_id
+
+
+@pytest.mark.parametrize("key", ["day 1", BatchKey("day 1", "feed")], ids=["a key alone", "a named source"])
+def test_a_key_goes_with_the_operators_that_its_batches_wrote(key, job):
+    """Also of a driver that makes no claim: its batch, whose rows are gone, is not taken for applied."""
+    coordinator = job.coordinator()
+    assert [_apply(job, coordinator, key, "totals") for _ in range(2)] == [1, 1]
+    change_names(coordinator, coordinator.latest(), NameChange({"totals": None}))
+    assert coordinator.latest().manifest.sources == {}
+    assert [_apply(job, coordinator, key, "totals") for _ in range(2)] == [3, 3]
+    assert set(coordinator.latest().manifest.operators) == {"totals"}
+
+
+def test_a_key_that_wrote_what_was_dropped_is_refused(job):
+    """The source goes on, as it wrote another operator too: a batch of before the drop has lost rows."""
+    coordinator = job.coordinator()
+    _apply(job, coordinator, "day 1", "totals", "other")
+    change_names(coordinator, coordinator.latest(), NameChange({"other": None}))
+    with pytest.raises(ConflictError, match=r"operator 'other'.* was dropped in checkpoint 2") as refused:
+        _apply(job, coordinator, "day 1", "totals")
+    assert refused.value.kind == ErrorKind.UNCLAIMED
+    assert _apply(job, coordinator, "day 2", "totals") == 3
+
+
+def test_a_key_is_of_the_source_that_the_last_checkpoint_has(job):
+    """Another coordinator has completed a checkpoint, and dropped the source, since this one has looked."""
+    coordinator, other = job.coordinator(), job.coordinator("other")
+    _apply(job, coordinator, "day 1", "totals")
+    change_names(other, other.latest(), NameChange({"totals": None}))
+    attempt = coordinator.trigger(idempotency_key="day 1")
+    coordinator.record(attempt, [job.changes(attempt)])
+    assert coordinator.confirm(attempt).checkpoint_id == 3
+    assert coordinator.latest().manifest.sources[""].operators == ("totals",)
