@@ -6,6 +6,7 @@ Owns the contract. Does not own how a log is kept: `writer` has the one in files
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from dstl_dagster.changelog.writer.future import MailboxFuture
@@ -15,8 +16,9 @@ from dstl_dagster.format.sequence import SequenceNumber
 __all__ = ["StateChangelogWriter"]
 
 
-class StateChangelogWriter(Protocol):
+class StateChangelogWriter(AbstractContextManager["StateChangelogWriter"], Protocol):
     """Appends changes of one operator's state and makes ranges of them durable. One thread: its maker's.
+    As a context manager it is closed at the end.
 
     What is appended has positions: a sequence number stands for everything appended between two roll-overs
     (`next_sequence_number`, `persist`). A position is durable once a persist that covers it has ended well.

@@ -38,6 +38,7 @@ from dstl_dagster.state.schema import (
     StateSchema as StateSchema,
     as_spelled as as_spelled,
     refuse_alike as refuse_alike,
+    require_spark_schema as require_spark_schema,
     schema_to_write as schema_to_write,
     spelled as spelled,
     update_by_name as update_by_name,

@@ -32,6 +32,7 @@ __all__ = [
     "StateSchema",
     "as_spelled",
     "refuse_alike",
+    "require_spark_schema",
     "schema_to_write",
     "spelled",
     "update_by_name",
@@ -350,6 +351,16 @@ def spelled(names: Iterable[str], known: Sequence[str], *, case_sensitive: bool)
         else _only(name, [each for each in known if _alike(each, name)])
         for name in names
     )
+
+
+def require_spark_schema(schema: object, what: str) -> None:
+    """Pass if it is text or a StructType. Raises: InvalidInputError."""
+    if not isinstance(schema, str) and not hasattr(schema, "fieldNames"):
+        kind = type(schema)
+        raise InvalidInputError(
+            f"{what}: the schema is a {kind.__module__}.{kind.__qualname__}, not columns such as "
+            "'customer STRING, total DOUBLE', or a StructType of Spark: write its columns so"
+        )
 
 
 def refuse_alike(names: Iterable[str], what: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import operator
 import re
 
 import pytest
@@ -31,3 +33,17 @@ def test_the_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
             exec(compile(block, "docs/changelog", "exec", dont_inherit=True), {})
             printed[section.splitlines()[0]] = capsys.readouterr().out.splitlines()
     assert printed == PRINTED
+
+
+def test_the_twins_of_javas_names_exist() -> None:
+    """Each name in code that begins with one of our packages."""
+    (page,) = (each for each in chapters("changelog") if each.name == "java.md")
+    rows = [
+        line.split(" | ")[1] for line in page.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"
+    ]
+    names = re.findall(
+        r"`(changelog|errors|format|metrics|recoverable|settings|storage|upload)\.([\w.]+)", " ".join(rows)
+    )
+    assert len(names) == 14
+    for package, name in names:
+        operator.attrgetter(name)(importlib.import_module(f"dstl_dagster.{package}"))

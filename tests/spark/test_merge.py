@@ -89,6 +89,7 @@ def test_a_key_twice_is_refused_even_if_it_changes_nothing(job: Job) -> None:
         ({"update": {"tail": "new.tail"}}, "update names 'tail'"),
         ({"update": {"nope": "1"}}, "update names 'nope'"),
         ({"keys": ["nope"]}, "nope"),
+        ({"schema": ["tail"]}, "the schema is a builtins.list, not columns such as"),
         ({"schema": "tail STRING, flights STRING, delay DOUBLE"}, "column 'flights' is int64"),
         ({"schema": "tail STRING, flights BIGINT, delay INTERVAL YEAR"}, "column 'delay' has type interval"),
     ],

@@ -15,7 +15,14 @@ import pyarrow as pa
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.define.asset_arguments import argument
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
-from dstl_dagster.state import StateSchema, is_deterministic, spelled, ttl_to_write, update_by_name
+from dstl_dagster.state import (
+    StateSchema,
+    is_deterministic,
+    require_spark_schema,
+    spelled,
+    ttl_to_write,
+    update_by_name,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -82,6 +89,7 @@ def require_fitting(what: str, rule: MergeRule) -> None:
 
 
 def _columns(what: str, schema: StructType | str) -> pa.Schema:
+    require_spark_schema(schema, what)
     if not isinstance(schema, str):
         declared = [(each.name, each.dataType.simpleString()) for each in schema]
     else:

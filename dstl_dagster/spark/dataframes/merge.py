@@ -169,8 +169,7 @@ class _Merge:
     ) -> None:
         what = self._what = f"state of operator {operator!r}"
         self._changes = changes
-        declared = expected_schema(schema)
-        assert declared is not None
+        declared = expected_schema(schema, what)
         self._case_sensitive = is_case_sensitive(changes.sparkSession)
         known = schema_before(batch, operator, columns, case_sensitive=self._case_sensitive)
         given = arrow_schema(declared, what, case_sensitive=self._case_sensitive)

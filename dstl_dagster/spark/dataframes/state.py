@@ -48,6 +48,7 @@ from dstl_dagster.state import (
     as_spelled,
     filled_column,
     ranges_of_tasks,
+    require_spark_schema,
     schema_to_write,
     spelled,
     time_column,
@@ -260,7 +261,7 @@ def read_state(
     after this call, the action on the DataFrame fails with an error that names it.
     """
     what = f"state of operator {operator!r}"
-    expected = expected_schema(schema)
+    expected = None if schema is None else expected_schema(schema, what)
     options = JobOptions.of(job_options)
     state = None if checkpoint is None else StateAt.of(store, checkpoint.manifest, operator, options)
     if state is None:
@@ -417,8 +418,9 @@ def new_names(given: pa.Schema, before: StateSchema | None) -> list[str]:
     return [name for name in given.names if name not in known]
 
 
-def expected_schema(schema: st.StructType | str | None) -> st.StructType | None:
-    """The schema, parsed if it is given as text."""
+def expected_schema(schema: st.StructType | str, what: str) -> st.StructType:
+    """The schema, parsed if it is given as text. Raises: InvalidInputError."""
+    require_spark_schema(schema, what)
     if not isinstance(schema, str):
         return schema
     parsed = st.DataType.fromDDL(schema)

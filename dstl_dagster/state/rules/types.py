@@ -14,6 +14,7 @@ import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.state.rules.parser import Parser, RefusedError
+from dstl_dagster.state.schema import require_spark_schema
 
 __all__ = [
     "INSTANT",
@@ -73,6 +74,7 @@ def declared_columns(schema: Any, what: str) -> pa.Schema:
 
     `what`: names the state in errors. Raises: InvalidInputError.
     """
+    require_spark_schema(schema, what)
     try:
         if isinstance(schema, str):
             parser = Parser(schema)
@@ -80,7 +82,7 @@ def declared_columns(schema: Any, what: str) -> pa.Schema:
             parser.end()
         else:
             columns = [pa.field(each.name, _whole_type(each.dataType.simpleString())) for each in schema]
-    except (RefusedError, AttributeError, TypeError) as error:
+    except RefusedError as error:
         raise InvalidInputError(
             f"{what}: the schema {schema!r} is not columns such as 'customer STRING, total DOUBLE': {error}"
         ) from error

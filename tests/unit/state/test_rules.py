@@ -126,6 +126,9 @@ def test_columns_are_declared_as_in_spark() -> None:
             "d": pa.decimal128(10, 0),
         }
     )
-    for wrong in ("", "id", "id BIGINT,", "id VARCHAR(3)", "id BIGINT x", 7):
+    for wrong in ("", "id", "id BIGINT,", "id VARCHAR(3)", "id BIGINT x"):
         with pytest.raises(InvalidInputError, match="is not columns such as 'customer STRING, total DOUBLE'"):
             declared_columns(wrong, "here")
+    for foreign, name in ((pa.schema({"k": pa.int64()}), "pyarrow.lib.Schema"), (["k"], "builtins.list")):
+        with pytest.raises(InvalidInputError, match=f"the schema is a {name}, not columns such as 'customer"):
+            declared_columns(foreign, "here")
