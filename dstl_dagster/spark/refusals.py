@@ -1,15 +1,18 @@
-"""What Spark would begin with `format("dstl")`, and cannot do: a continuous query, a table of the catalog.
+"""What Spark would begin with `format("dstl")`, and cannot do: a continuous query, a table of the catalog, a
+write that is partitioned.
 
 Owns the refusals, before anything runs. Does not own micro-batches (`sink`).
 
 A table would get its rows, and stay in the catalog without the options that it is read with. As for a
 continuous query, Spark 4.3 plans the writer of a Python sink alike for every trigger, then calls `write` for
-no row, commits each epoch without a message, and only logs what the commit raises. Both are seen in the
-classes of the driver's writers alone, so `register` has them look.
+no row, commits each epoch without a message, and only logs what the commit raises. Of `partitionBy` a stream
+says nothing to the sink. All are seen in the classes of the driver's writers alone, so `register` has them
+look.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -27,7 +30,11 @@ _NO_TABLE = (
     'format("dstl") cannot be a table of the catalog, which would be read without its options: write with '
     'save() or start(), and read with spark.read.format("dstl").load("<store>/<job>/<operator>")'
 )
-_FORMAT, _CONTINUOUS = "_dstl_format", "_dstl_continuous"
+_UNPARTITIONED = (
+    'format("dstl") takes no partitionBy: a state is read by its keys (option where), and files of each part '
+    "are written to a folder of their own"
+)
+_FORMAT = "_dstl_format"
 
 
 def refuse_what_cannot_be(spark: SparkSession) -> None:
@@ -37,7 +44,9 @@ def refuse_what_cannot_be(spark: SparkSession) -> None:
         return
     for writer, says in ((streams, "format"), (writers, "format"), (tables, "using")):
         _remember_format(writer, says)
-    _look_at_trigger(streams)
+    _refuse_after("trigger", lambda *_, **how: how.get("continuous") is not None, streams, "start", REFUSAL)
+    for writer, call in ((streams, "start"), (writers, "save")):
+        _refuse_after("partitionBy", lambda *columns, **_: bool(columns), writer, call, _UNPARTITIONED)
     for writer, call in ((streams, "toTable"), (writers, "saveAsTable")):
         _refuse(writer, call, takes_format=True)
     for call in ("create", "replace", "createOrReplace"):
@@ -74,22 +83,25 @@ def _refuse(writer: Any, call: str, *, takes_format: bool) -> None:
     setattr(writer, call, called)
 
 
-def _look_at_trigger(writer: Any) -> None:
-    plain_trigger, plain_start = writer.trigger, writer.start
+def _refuse_after(setter: str, refused: Callable[..., bool], writer: Any, call: str, message: str) -> None:
+    """`call` raises after `setter` with arguments that are `refused`."""
+    plain_setter, plain_call = getattr(writer, setter), getattr(writer, call)
+    mark = f"_dstl_{setter}"
 
-    @wraps(plain_trigger)
-    def trigger(self: Any, **how: Any) -> Any:
-        setattr(self, _CONTINUOUS, how.get("continuous") is not None)
-        return plain_trigger(self, **how)
+    @wraps(plain_setter)
+    def set_(self: Any, *args: Any, **how: Any) -> Any:
+        setattr(self, mark, refused(*args, **how))
+        return plain_setter(self, *args, **how)
 
-    @wraps(plain_start)
-    def start(self: Any, *args: Any, **how: Any) -> Any:
-        if getattr(self, _CONTINUOUS) and _is_ours(self, args, how):
-            raise InvalidInputError(REFUSAL)
-        return plain_start(self, *args, **how)
+    @wraps(plain_call)
+    def called(self: Any, *args: Any, **how: Any) -> Any:
+        if getattr(self, mark) and _is_ours(self, args, how):
+            raise InvalidInputError(message)
+        return plain_call(self, *args, **how)
 
-    setattr(writer, _CONTINUOUS, False)
-    writer.trigger, writer.start = trigger, start
+    setattr(writer, mark, False)
+    setattr(writer, setter, set_)
+    setattr(writer, call, called)
 
 
 def _writer_classes(spark: SparkSession) -> tuple[Any, Any, Any]:

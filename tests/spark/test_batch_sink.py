@@ -170,6 +170,25 @@ def test_no_table_of_the_catalog_is_begun(job: Job) -> None:
     assert list(job.coordinator.timeline.records()) == []
 
 
+def test_partitioned_writes_are_refused(job: Job) -> None:
+    """Spark says nothing of them to the sink of a stream, and refuses a batch in words of its own."""
+    df = job.spark.range(3)
+    state = {"store": job.coordinator.store.uri, "job": "job", "operator": "op", "keys": "id"}
+    stream = job.spark.readStream.format("rate").load().selectExpr("value AS id").writeStream
+    for call in (
+        sink(job, df, "monday", operator="op", keys="id").partitionBy("id").save,
+        lambda: df.write.partitionBy(["id"]).mode("append").options(**state).save(format="dstl"),
+        stream.format("dstl").options(**state).partitionBy("id").start,
+    ):
+        with pytest.raises(InvalidInputError, match="takes no partitionBy"):
+            call()
+    assert list(job.coordinator.timeline.records()) == []
+    plain = df.write.format("noop").mode("append").partitionBy("id")
+    with pytest.raises(Exception, match=r"noop|partition") as refused:
+        plain.save()
+    assert not isinstance(refused.value, InvalidInputError)
+
+
 def test_overwriting_replaces_the_state(job: Job) -> None:
     """Rows take the place of all, as in other formats: a key without a row is deleted, also all of them."""
     first = job.spark.range(100).selectExpr("id", "id * 2 AS value")
