@@ -95,8 +95,9 @@ def timeline_command(
     if as_json:
         for record in records:
             click.echo(json.dumps(record_to_plain(record)))
-    else:
-        show(timeline_table(record for record in records if not isinstance(record, Snapshot)))
+        return
+    shown = [record for record in records if not isinstance(record, Snapshot)]
+    show(timeline_table(shown) if shown else f"no record after slot {after}")
 
 
 @click.command("audit")

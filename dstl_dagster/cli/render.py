@@ -237,12 +237,7 @@ def audit_lines(audit: Audit) -> Iterator[str]:
     yield f"restorable: {', '.join(map(str, audit.retained)) or 'none'}"
     for name, checkpoint_id in sorted(audit.savepoints.items()):
         yield f"savepoint {name!r} keeps checkpoint {checkpoint_id}"
-    if audit.open_attempt is not None:
-        opened = audit.open_attempt
-        yield (
-            f"checkpoint {opened.checkpoint_id} is open: owned by {opened.owner} since "
-            f"{local_time(opened.recorded_at)}; if that is dead: dstl checkpoints abort"
-        )
+    yield from _open_lines(audit)
     for checkpoint_id in audit.uncommitted:
         yield f"checkpoint {checkpoint_id} is not published yet: step 6 (compose-commit), or the next trigger"
     if audit.retracting:
@@ -269,6 +264,21 @@ def audit_lines(audit: Audit) -> Iterator[str]:
     yield f"in order{waiting}" if audit.in_order else "NOT IN ORDER"
 
 
+def _open_lines(audit: Audit) -> Iterator[str]:
+    if audit.open_attempt is None:
+        return
+    opened = audit.open_attempt
+    yield (
+        f"checkpoint {opened.checkpoint_id} is open: owned by {opened.owner} since "
+        f"{local_time(opened.recorded_at)}; if that is dead: dstl checkpoints abort"
+    )
+    if audit.recorded:
+        yield (
+            f"checkpoint {opened.checkpoint_id} has its manifest (step 4): it is about to complete, died "
+            "before it did, or the record of it is lost, which a backup of the timeline brings back"
+        )
+
+
 def audit_json(audit: Audit) -> dict[str, Any]:
     """The same facts for programs."""
     return {
@@ -278,6 +288,7 @@ def audit_json(audit: Audit) -> dict[str, Any]:
         "abandoned": list(audit.abandoned),
         "savepoints": dict(audit.savepoints),
         "open_attempt": None if audit.open_attempt is None else str(audit.open_attempt.attempt),
+        "recorded": audit.recorded,
         "uncommitted": list(audit.uncommitted),
         "blocked": {str(checkpoint_id): list(names) for checkpoint_id, names in audit.blocked.items()},
         "retracting": audit.retracting,

@@ -121,6 +121,9 @@ def history_command(
             click.echo(json.dumps(vars(change), default=_plain))
     elif changes:
         show(_history_table(changes))
+        merged = max((each.checkpoint_id for each in changes if each.change == "from before"), default=None)
+        if merged is not None:
+            say(f"of changes up to {merged} the last is left: --at {merged}, while retained, has each")
     else:
         say(f"operator {operator!r} has no change of {' '.join(key)}")
 

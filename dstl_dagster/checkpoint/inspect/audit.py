@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -53,6 +53,7 @@ class Audit:
         abandoned: checkpoints that a restore abandoned and that are not subsumed yet.
         savepoints: checkpoint ids by name.
         open_attempt: the attempt in progress.
+        recorded: it has its manifest: it is between steps 4 and 5, or its `completed` record is lost.
         uncommitted: completed checkpoints whose files are not all published yet.
         blocked: names of files that need a person's resolution, by checkpoint.
         retracting: files of abandoned checkpoints may still be there; the next trigger retracts them.
@@ -68,6 +69,7 @@ class Audit:
     abandoned: tuple[int, ...]
     savepoints: Mapping[str, int]
     open_attempt: Opened | None
+    recorded: bool
     uncommitted: tuple[int, ...]
     blocked: Mapping[int, tuple[str, ...]]
     retracting: bool
@@ -79,6 +81,7 @@ class Audit:
     def of(
         cls,
         view: TimelineView,
+        recorded: Collection[uuid.UUID],
         damage: Iterable[Damage],
         unexplained: Iterable[str],
         garbage: CleanUp | None,
@@ -93,6 +96,7 @@ class Audit:
             ),
             savepoints=dict(view.savepoints),
             open_attempt=view.open_attempt,
+            recorded=view.open_attempt is not None and view.open_attempt.attempt in recorded,
             uncommitted=tuple(entry.checkpoint_id for entry in view.uncommitted),
             blocked={
                 entry.checkpoint_id: tuple(file.name for file in entry.committed.blocked)
@@ -114,7 +118,7 @@ class Audit:
 def audit(job: Job) -> Audit:
     """See `CheckpointCoordinator.audit`."""
     garbage: CleanUp | None = None
-    attempts = _first_of_each_attempt(job.store, job.names)
+    attempts, recorded = _attempts_seen(job.store, job.names)
     view = job.timeline.tail(even_lost=True)
     if not view.slot:
         raise missing_job(job.store, job.name)
@@ -129,7 +133,7 @@ def audit(job: Job) -> Audit:
     view = job.timeline.tail()
     damage = _find_damage(job, view, references) + _find_cut(job, view, references)
     found = [(name, attempt) for attempt, name in attempts.items()]
-    return Audit.of(view, damage, sorted(unexplained(found, view, job.lookup_threads)), garbage)
+    return Audit.of(view, recorded, damage, sorted(unexplained(found, view, job.lookup_threads)), garbage)
 
 
 def _find_damage(job: Job, view: TimelineView, references: References) -> list[Damage]:
@@ -201,15 +205,17 @@ def _there(job: Job, wanted: Sequence[str]) -> dict[str, ObjectStat]:
     return found | {stat.name: stat for stat in stats if stat is not None}
 
 
-def _first_of_each_attempt(store: ObjectStore, names: JobNames) -> dict[uuid.UUID, str]:
-    """The attempts that have objects of this job, each with the name of one."""
+def _attempts_seen(store: ObjectStore, names: JobNames) -> tuple[dict[uuid.UUID, str], set[uuid.UUID]]:
+    """The attempts that have objects of this job, each with the name of one; and those with a manifest."""
     found: dict[uuid.UUID, str] = {}
-    for prefix, attempt_of in (
-        (names.attempts_prefix, names.attempt_of_folder),
-        (names.manifests_prefix, names.attempt_of_manifest),
-    ):
-        for stat in store.list(prefix):
-            attempt = attempt_of(stat.name)
-            if attempt is not None:
-                found.setdefault(attempt, stat.name)
-    return found
+    recorded = set()
+    for stat in store.list(names.attempts_prefix):
+        attempt = names.attempt_of_folder(stat.name)
+        if attempt is not None:
+            found.setdefault(attempt, stat.name)
+    for stat in store.list(names.manifests_prefix):
+        attempt = names.attempt_of_manifest(stat.name)
+        if attempt is not None:
+            found.setdefault(attempt, stat.name)
+            recorded.add(attempt)
+    return found, recorded

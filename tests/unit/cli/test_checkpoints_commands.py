@@ -89,6 +89,7 @@ def test_the_timeline_is_shown(store):
     lines = [json.loads(line) for line in run(store, "timeline", "--json", "--after", "3").splitlines()]
     assert [line["kind"] for line in lines[:2]] == ["opened", "completed"]
     assert len(run(store, "timeline", "--json", "--limit", "1").splitlines()) == 1
+    assert run(store, "timeline", "--after", "99") == "no record after slot 99\n"
 
 
 def test_a_restore_asks_first(store):

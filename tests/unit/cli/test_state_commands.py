@@ -105,6 +105,9 @@ def test_materialize_makes_a_checkpoint_when_it_is_due(store):
     assert "--force" in run(store, "materialize")
     assert "checkpoint 4 merged the state of: totals" in run(store, "materialize", "--force")
     assert "0 added, 0 changed, 0 removed" in run(store, "diff", "3", "4")
+    merged = run(store, "history", "name=Ann")
+    assert "of changes up to 3 the last is left: --at 3, while retained, has each" in merged
+    assert run(store, "history", "name=Ann", "--at", "3").count("upsert") == 2
 
 
 def test_damage_is_named_and_gone_round(store):
