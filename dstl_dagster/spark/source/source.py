@@ -108,7 +108,8 @@ def states_between(options: SourceOptions) -> list[StateAt]:
     """The states whose differences are read: at every retained checkpoint of the current chain, between the
     two options (inclusive). Without a first one they begin with an empty state.
 
-    Raises: NotFoundError if one of the two is not retained, or the operator has no state at the last.
+    Raises: NotFoundError if one of the two is not retained, or the operator has no state at the last;
+    InvalidInputError if they are in the wrong order.
     """
     with closing(open_shared_store(options.store, options.job_options)) as store:
         coordinator = CheckpointReader(options.job, store, options.job_options)
@@ -131,9 +132,7 @@ def states_between(options: SourceOptions) -> list[StateAt]:
         if not kept:
             coordinator.at()  # says that there is no job, and where to look
         if not wanted:
-            raise NotFoundError(
-                f"job {options.job!r} has no checkpoint from {first} to {last}", kind=ErrorKind.NO_CHECKPOINT
-            )
+            raise InvalidInputError(f"from_checkpoint {first} is later than to_checkpoint {last}: swap them")
         newest = _state_of(store, options, wanted[-1])
         found = [state_or_none(store, options, each) for each in wanted]
     schema = newest.schema
@@ -214,7 +213,8 @@ def changes_schema(states: Sequence[StateAt]) -> st.StructType:
     taken = [name for name in columns.names if name.lower() in CHANGE_COLUMNS]
     if taken:
         raise InvalidInputError(
-            f"the state has a column {taken[0]!r}, a name that the changes table reserves"
+            f"the state has a column {taken[0]!r}, a name that the changes table reserves: rename it "
+            "(write_state(rename_columns=)), or read the state"
         )
     return st.StructType([*spark_schema(columns), *_CHANGE_SCHEMA])
 

@@ -17,7 +17,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, Not
 from dstl_dagster.keyed import KeyedState, write_rows
 from dstl_dagster.settings import CheckpointOptions, StateTtlConfig
 from dstl_dagster.spark.source.options import SourceOptions
-from dstl_dagster.spark.source.source import changes_schema, states_between
+from dstl_dagster.spark.source.source import changes_schema, state_at, states_between
 from dstl_dagster.spark.streaming.following import ChangesStreamReader, stream_reader
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import open_store
@@ -300,6 +300,72 @@ def test_any_history_is_followed(source: Source, seed: int) -> None:
     source.write({"z": 1})
     follower.follow()
     assert follower.at == source.coordinator.latest().checkpoint_id  # type: ignore[union-attr]
+
+
+def test_checkpoints_without_changes_are_passed_over(source: Source) -> None:
+    """A state without rows, the same rows again, no rows, a key that is not there; then one that is."""
+    source.write({})
+    follower = Follower(source)
+    assert follower.follow() == [1]
+    for rows in ({"a": 1}, {"a": 1}, {}, {"gone": None}, {"b": 1}):
+        source.write(rows)
+        follower.start_again()
+        assert follower.follow() == [source.coordinator.latest().checkpoint_id]  # type: ignore[union-attr]
+    assert follower.mirror == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"startingCheckpoint": "99"},
+            "has no checkpoint '99': neither an id, of which it has those up to 2",
+        ),
+        ({"startingCheckpoint": "-1"}, "has no checkpoint '-1'"),
+        ({"startingCheckpoint": "0"}, "option startingCheckpoint: checkpoint ids are numbers from 1 on"),
+        ({"startingCheckpoint": "soon"}, "has no checkpoint 'soon'"),
+        ({"startingCheckpoint": "2020-01-01T00:00Z"}, "had no checkpoint yet at 2020-01-01"),
+        ({"from_checkpoint": "99"}, "has no checkpoint '99'"),
+        ({"to_checkpoint": "99"}, "has no checkpoint '99'"),
+        ({"to_checkpoint": "2020-01-01T00:00Z"}, "had no checkpoint yet at 2020-01-01"),
+        ({"from_checkpoint": "2", "to_checkpoint": "1"}, "from_checkpoint 2 is later than to_checkpoint 1"),
+        ({"table": "state", "versionAsOf": "99"}, "has no checkpoint '99'"),
+        ({"table": "state", "timestampAsOf": "2020-01-01T00:00Z"}, "had no checkpoint yet at 2020-01-01"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_named(options: dict[str, str], said: str, tmp_path: Path) -> None:
+    """Of a stream, a range of changes, a state: never an empty answer."""
+    source = Source(tmp_path, spark_says_where=True)
+    source.write({"a": 1})
+    source.write({"a": 2})
+    with pytest.raises((NotFoundError, InvalidInputError), match=said):
+        asked(source, options)
+    source.store.close()
+
+
+def asked(source: Source, options: dict[str, str]) -> None:
+    """As Spark asks: a query, a read of changes or of a state."""
+    if "startingCheckpoint" in options:
+        Follower(source, **options).planned()
+    parsed = SourceOptions.of({**source.options, **options}, streaming=False)
+    if parsed.table == "state":
+        state_at(parsed, parsed.checkpoint)
+    states_between(parsed)
+
+
+def test_a_state_with_a_column_of_the_feed_is_read_as_state_alone(tmp_path: Path) -> None:
+    """In any case of letters, which Spark may not tell apart."""
+    schema = StateSchema.of(pa.schema({"name": pa.string(), "_CHANGE_TYPE": pa.string()}), ["name"], 4)
+    source = Source(tmp_path, spark_says_where=True)
+    batch = Batch.open(source.coordinator)
+    rows = pa.table({"name": ["a"], "_CHANGE_TYPE": ["x"]}, schema.columns)
+    batch.add(write_rows(source.store, batch.attempt, "op", schema, rows, partitions=1))
+    batch.complete()
+    with pytest.raises(
+        InvalidInputError, match="'_CHANGE_TYPE', a name that the changes table reserves: rename"
+    ):
+        source.reader()
+    source.store.close()
 
 
 @pytest.mark.parametrize(

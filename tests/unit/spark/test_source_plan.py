@@ -23,6 +23,9 @@ GIVEN = {"store": "file:///x", "job": "job", "operator": "op"}
         ({"table": "rows"}, "one of state, changes, checkpoints"),
         ({"push_filters": "true"}, "does not know option 'push_filters'"),
         ({"operater": "x"}, "does not know option 'operater' for reading state"),
+        ({"excludeRegex": "x"}, "does not know option 'excluderegex' for reading state"),
+        ({"failOnDataLoss": "false"}, "does not know option 'failondataloss' for reading state"),
+        ({"versionAsOf": "1", "timestampAsOf": "2020-01-01T00:00Z"}, "both name the checkpoint"),
         ({"table": "changes", "at": "1"}, "for reading changes"),
         ({"operator": ""}, "needs option operator"),
         ({"at": "0"}, "option at"),
@@ -46,7 +49,12 @@ def test_a_wrong_option_is_named(options: dict[str, str], reason: str) -> None:
         ("as-of-timestamp", "it has at, which takes a time"),
         ("scan.mode", "startingCheckpoint"),
         ("maxFilesPerTrigger", "maxCheckpointsPerTrigger"),
+        ("maxBytesPerTrigger", "maxCheckpointsPerTrigger"),
+        ("startingTimestamp", "startingCheckpoint"),
+        ("ignoreDeletes", "tells deletes as rows"),
+        ("skipChangeCommits", "tells changes as rows"),
         ("inferSchema", "a state has its columns"),
+        ("userMetadata", "named by its idempotency_key"),
     ],
 )
 def test_the_words_of_other_sources_are_known(word: str, says: str) -> None:

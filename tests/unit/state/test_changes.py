@@ -300,6 +300,19 @@ def test_widened_rows_are_read_in_the_wider_type() -> None:
         ({"id": pa.int32()}, {"id": pa.int64()}, "key column 'id' is int32 and cannot become int64"),
         ({"id": pa.int32(), "v": pa.int64()}, {"id": pa.int32(), "v": pa.string()}, "column 'v' is int64"),
         ({"id": pa.int32(), "v": pa.int64()}, {"id": pa.int32(), "v": pa.float64()}, "column 'v' is int64"),
+        *[
+            (
+                {"id": pa.int32(), "v": nested(pa.int32())},
+                {"id": pa.int32(), "v": other},
+                "cannot become .*: cast",
+            )
+            for nested in (
+                lambda kind: pa.struct({"a": kind}),
+                pa.list_,
+                lambda kind: pa.map_(pa.string(), kind),
+            )
+            for other in (nested(pa.int64()), pa.string(), pa.struct({"a": pa.int32(), "b": pa.int32()}))
+        ],
         (
             {"id": pa.int32(), "v": pa.decimal128(38, 0)},
             {"id": pa.int32(), "v": pa.decimal128(38, 1)},
