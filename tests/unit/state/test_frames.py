@@ -107,7 +107,7 @@ WIDE_TYPES = [
     pa.dictionary(pa.int8(), pa.string_view()),
     pa.large_list(pa.large_string()),
     pa.map_(pa.string_view(), pa.large_binary()),
-    pa.struct({"inner": pa.list_(pa.dictionary(pa.int32(), pa.large_string()))}),
+    pa.struct({"inner": pa.list_(pa.dictionary(pa.int32(), pa.string()))}),
 ]
 
 
