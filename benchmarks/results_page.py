@@ -148,8 +148,9 @@ def page_of(plots: Iterable[Plot], before: str = "", missing: Sequence[str] = ()
 def quotes(page: str) -> str:
     """What the comparison page says of it: tables where several are compared, and all plots."""
     sections = {each.file: each for each in sections_of(page)}
-    parts = [_upserts(sections), _at_most(sections, "results-stream-seconds", "results-stream-bytes")]
-    parts += [_at_most(sections, file) for file in ("results-files", "results-changelog", "results-commit")]
+    parts = [_at_most(sections, "results-files"), _upserts(sections)]  # what others do better, first
+    parts += [_at_most(sections, "results-stream-seconds", "results-stream-bytes")]
+    parts += [_at_most(sections, file) for file in ("results-changelog", "results-commit")]
     parts += [f"![{each.title}](images/{file}.svg)" for file, each in sections.items()]
     return "\n\n".join(part for part in parts if part)
 
@@ -180,7 +181,7 @@ def _upserts(sections: Mapping[str, Section]) -> str:
         cells = [each.medians.get(name, {}).get(size, ABSENT) for each in (seconds, kib)]
         cells += [log.medians.get(name, {}).get(length, ABSENT) for length in (0, last)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_conditions(log)])
 
 
 def _at_most(sections: Mapping[str, Section], *files: str) -> str:
@@ -199,7 +200,12 @@ def _at_most(sections: Mapping[str, Section], *files: str) -> str:
     for name in found[0].medians:
         cells = [each.medians.get(name, {}).get(size, ABSENT) for each, size, _ in tables]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_conditions(found[0])])
+
+
+def _conditions(section: Section) -> list[str]:
+    """Its line with date, commit, versions and machine, after an empty one."""
+    return ["", *re.findall(r"^\d{4}-\d\d-\d\d, commit .*$", section.text, re.MULTILINE)]
 
 
 def draw(plot: Plot, folder: Path) -> None:

@@ -1,4 +1,7 @@
-"""What the pages say to a newcomer, typed into an environment that has nothing: the long form, with an index."""
+"""What the pages say to a newcomer, typed into an environment that has nothing.
+
+The long form: it installs from an index.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def commands() -> Iterator[tuple[str, str]]:
     yield "image", image
 
 
-@pytest.mark.parametrize(("way", "command"), commands())
+@pytest.mark.parametrize(("way", "command"), [*commands()])
 def test_each_way_installs_the_package(way: str, command: str, clone: Path, tmp_path: Path) -> None:
     """Without what it depends on, which takes minutes each time."""
     target = tmp_path / "installed"
