@@ -43,6 +43,26 @@ def test_the_glossary_is_sorted() -> None:
     assert words == sorted(words)
 
 
+FOR_MAINTAINERS = {"architecture.md", "format.md", "glossary.md", "simulation.md", *QUOTED}
+TERMS = (
+    "abandoned", "attempt", "blocked", "chain", "changelog", "checkpoint", "component",
+    "compose-commit", "fence", "fingerprint", "idempotency key", "job", "key group", "manifest",
+    "operator", "orphan", "position", "retract", "savepoint", "slot", "source",
+    "subsumed", "timeline", "tombstone", "upsert", "zombie",
+)  # fmt: skip
+"""What a reader cannot know from elsewhere, or knows as something else."""
+
+
+def test_the_terms_of_the_pages_are_in_the_glossary() -> None:
+    """And those in the glossary are on a page."""
+    table = (DOCS / "glossary.md").read_text(encoding="utf-8").partition("## ")[0]
+    explained = set(re.findall(r"^\| ([a-z][a-z -]+) \|", table, re.MULTILINE)) - {"word"}
+    pages = [page for page in PAGES if page not in FOR_MAINTAINERS and not page.startswith("decisions/")]
+    text = " ".join(" ".join((DOCS / page).read_text(encoding="utf-8").split()) for page in pages).lower()
+    used = {term for term in {*TERMS, *explained} if re.search(rf"\b{term}", text)}
+    assert used == explained
+
+
 def test_our_spellings_of_upstreams_names_exist() -> None:
     """Each class and function of the right column is defined in the package."""
     table = (DOCS / "glossary.md").read_text(encoding="utf-8").partition("## ")[2]

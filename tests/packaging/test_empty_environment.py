@@ -69,11 +69,14 @@ def test_each_way_installs_the_package(way: str, command: str, clone: Path, tmp_
     target = tmp_path / "installed"
     if way == "image":
         run(f"{sys.executable} -m pip wheel -q --no-deps -w dist .", clone)
-    command = command.replace("https://git.example.com/dstl-dagster", clone.as_uri()).replace(
-        "/tmp/", "dist/"
+    command = command.replace("/tmp/", "dist/")
+    command = command.replace("https://git.example.com/dstl-dagster", f"file://localhost{clone}")
+    # By arguments: a pip that pip runs, for what builds the wheel, has its environment.
+    command = re.sub(r"\bpip wheel", f"{sys.executable} -m pip wheel", command)
+    command = re.sub(
+        r"\bpip install", f"{sys.executable} -m pip install --no-deps --target {target}", command
     )
-    command = re.sub(r"\bpip (?=install|wheel)", f"{sys.executable} -m pip ", command)
-    run(command, clone, PIP_NO_DEPS="1", PIP_TARGET=str(target))
+    run(command, clone)
     ours = (clone / "dstl_dagster" / "__init__.py").read_bytes()
     assert (target / "dstl_dagster" / "__init__.py").read_bytes() == ours
     assert (target / f"dstl_dagster-{dstl_dagster.__version__}.dist-info").is_dir()
