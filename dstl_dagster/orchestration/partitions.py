@@ -15,9 +15,9 @@ from dagster import (
 )
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.timeline import Completed
+from dstl_dagster.timeline import BatchKey, Completed, TimelineView
 
-__all__ = ["has_partition", "interval", "partition_in", "partition_of", "window_key", "window_of"]
+__all__ = ["has_partition", "interval", "is_held", "partition_in", "partition_of", "window_key", "window_of"]
 
 
 def partition_of(context: OpExecutionContext) -> str | None:
@@ -69,6 +69,21 @@ def partition_in(
     batch = completed.batch
     if definition is None or batch is None or not has_partition(definition, batch.key, instance):
         return None
-    # A batch of time that another definition had may have the same name.
-    is_other = "/" in batch.window and batch.window != interval(window_of(definition, batch.key))
-    return None if is_other else batch.key
+    return batch.key if _is_of(batch, window_of(definition, batch.key)) else None
+
+
+def is_held(view: TimelineView, definition: PartitionsDefinition[Any] | None, key: str) -> bool:
+    """Whether a checkpoint of the current chain holds this partition. Of batches that are in the archive the
+    name counts alone.
+    """
+    known = [batch for batch in view.keys if batch.key == key]
+    is_of_time = isinstance(definition, TimeWindowPartitionsDefinition) and definition.has_partition_key(key)
+    if not known or not is_of_time:
+        return view.applied_in(key) is not None
+    window = window_of(definition, key)
+    return any(_is_of(batch, window) and view.applied_in(batch) is not None for batch in known)
+
+
+def _is_of(batch: BatchKey, window: TimeWindow | None) -> bool:
+    """A batch of time that another definition had may have the same name."""
+    return "/" not in batch.window or batch.window == interval(window)

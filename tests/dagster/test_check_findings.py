@@ -23,6 +23,7 @@ from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Resolution
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import StateRows, write_rows
+from dstl_dagster.orchestration.partitions import interval
 from dstl_dagster.orchestration.report.findings import (
     evaluations_beside,
     partitions_finding,
@@ -318,3 +319,33 @@ def test_only_the_latest_days_of_the_archive_are_looked_up(
     )
     assert found.passed
     assert sorted(asked) == days[len(days) - lookups :]
+
+
+@pytest.mark.parametrize(
+    ("now", "wrong"),
+    [
+        (dg.WeeklyPartitionsDefinition("2024-01-01", day_offset=1), ["2024-01-08"]),
+        (dg.DailyPartitionsDefinition("2024-01-01", timezone="Asia/Tokyo"), ["2024-01-07", "2024-01-08"]),
+        (dg.HourlyPartitionsDefinition("2024-01-01-00:00"), []),
+        (dg.DailyPartitionsDefinition("2024-01-01"), []),
+    ],
+    ids=["weekly", "another zone", "hourly", "the same"],
+)
+def test_a_day_that_another_definition_had_is_no_week_that_is_held(
+    now: dg.PartitionsDefinition[str], wrong: list[str]
+) -> None:
+    """Partitions were defined anew: Dagster shows as materialized what has the name of an older one."""
+    assets, days = JobAssets("orders"), dg.DailyPartitionsDefinition("2024-01-01")
+    keys = {
+        BatchKey(day, "asset:state", interval(days.time_window_for_partition_key(day))): (number,)
+        for number, day in enumerate(("2024-01-07", "2024-01-08"), 1)
+    }
+    view = TimelineView(slot=3, keys=keys)
+    with dg.DagsterInstance.ephemeral() as instance:
+        for batch in keys:
+            instance.report_runless_asset_event(
+                dg.AssetMaterialization(assets.state_key, partition=batch.key)
+            )
+        found = partitions_finding(instance, assets, view, PartitionChanges(), now)
+    assert [batch.key for batch in keys if batch.key in found.text] == wrong
+    assert found.passed == (not wrong)

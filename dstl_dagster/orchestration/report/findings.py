@@ -20,7 +20,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 from dstl_dagster.clock import Clock
 from dstl_dagster.format import counted
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.partitions import has_partition
+from dstl_dagster.orchestration.partitions import has_partition, is_held
 from dstl_dagster.orchestration.report.measures import measure
 from dstl_dagster.orchestration.report.reconcile import PartitionChanges
 from dstl_dagster.timeline import BlockedFile, TimelineView
@@ -282,7 +282,9 @@ def _days(
     }
     of_files = _statuses(instance, assets.files_key, partitions_def)
     undone = [
-        key for key in _to_look_up({*of_state, *of_files}, view, thorough) if view.applied_in(key) is None
+        key
+        for key in _to_look_up({*of_state, *of_files}, view, thorough)
+        if not is_held(view, partitions_def, key)
     ]
     shown = {key: {of_state.get(key), of_files.get(key)} for key in undone}
     green = [key for key, each in shown.items() if dg.AssetPartitionStatus.MATERIALIZED in each]
@@ -292,8 +294,8 @@ def _days(
     unseen = [
         key
         for key in held
-        if view.applied_in(key) is not None
-        and has_partition(partitions_def, key, instance)
+        if has_partition(partitions_def, key, instance)
+        and is_held(view, partitions_def, key)
         and not _is_at_work(instance, key)
     ]
     return sorted(green), sorted(red), sorted(unseen)

@@ -26,6 +26,7 @@ from dstl_dagster.errors import NotFoundError
 from dstl_dagster.keyed import load_manifest
 from dstl_dagster.orchestration.definitions import state_of
 from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.partitions import is_held
 from dstl_dagster.orchestration.report import events as says
 from dstl_dagster.orchestration.report.events import Event, Reporter
 from dstl_dagster.orchestration.report.marks import Mark, blocked_mark, other_store_mark, restored_mark
@@ -187,7 +188,9 @@ def show_store(so_far: Report, history: History, page: Page) -> Report:
     view, assets = history.view, page.assets
     gone = {}
     for key in (*assets.state_keys, assets.files_key):
-        foreign = [day for day in sorted(page.materialized(key)) if view.applied_in(day) is None]
+        definition = page.states.get(key) if key in assets.state_keys else page.files
+        shown = sorted(page.materialized(key))
+        foreign = [day for day in shown if not is_held(view, definition, day)]
         if foreign:
             gone[key] = tuple(foreign)
     before = page.newest(assets.checkpoints_key)
