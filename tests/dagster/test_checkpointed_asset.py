@@ -21,7 +21,6 @@ import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.define.checkpointed_asset import REFUSED_ARGUMENTS
-from dstl_dagster.orchestration.yaml.asset_component import EXAMPLE
 from dstl_dagster.storage import open_store
 from dstl_dagster.testing.gcs_server import GCSServer
 from tests.dagster.memory_store import MemoryStore
@@ -639,13 +638,3 @@ def test_a_state_of_spark_is_an_input_of_spark(spark: Any, store: MemoryStore, t
     store.changelog = dstl.ChangelogStorageResource(uri=tmp_path.as_uri())
     assert store.run(names, asset, resources=resources).success
     assert counted == [1]
-
-
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
-def test_what_is_scaffolded_runs() -> None:
-    """The function that `dg scaffold` writes beside the component, until somebody replaces it."""
-    names: dict[str, Any] = {}
-    exec(compile(EXAMPLE.format(key="customer"), "rows.py", "exec", dont_inherit=True), names)
-    rows = names["rows"](None, dstl.SparkSessionResource())
-    assert rows.dtypes == [("customer", "string"), ("amount", "double")]

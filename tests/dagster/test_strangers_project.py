@@ -12,6 +12,9 @@ import pytest
 import dstl_dagster as dstl
 from tests.dagster.test_component import TYPE
 
+ASSET = "dstl_dagster.components.CheckpointedAssetComponent"
+SCAFFOLDED = [{"customer": "ada", "amount": 1.0}]
+
 pytestmark = pytest.mark.dagster
 
 SCAFFOLD = {
@@ -83,35 +86,24 @@ def kept():
     )
 """
 
-SPARK = """\
-import dagster as dg
-import dstl_dagster as dstl
-
-
-@dg.definitions
-def spark():
-    return dg.Definitions(resources={"spark": dstl.SparkSessionResource()})
-"""
-
 PROGRAM = """
 import sys
 from dagster_dg_cli.cli import cli
 
-kind, store = sys.argv[1:]
-scaffold = ["scaffold", "defs", kind, "history", "--job", "customers", "--store", store]
+history, asset, store = sys.argv[1:]
+scaffold = ["scaffold", "defs", history, "history", "--job", "customers", "--store", store]
 cli.main(scaffold, standalone_mode=False)
-kind = "dstl_dagster.components.CheckpointedAssetComponent"
-scaffold = ["scaffold", "defs", kind, "marts/orders", "--job", "orders", "--store", store]
-cli.main([*scaffold, "--key", "customer"], standalone_mode=False)
+for job, form in (("orders", "yaml"), ("clicks", "python")):
+    scaffold = ["scaffold", "defs", asset, f"marts/{job}", "--job", job, "--store", store, "--format", form]
+    cli.main([*scaffold, "--key", "customer"], standalone_mode=False)
 
 import dagster as dg
 from shop.definitions import defs
 
 loaded = defs()
-assert dg.AssetKey(["orders", "rows"]) in {spec.key for spec in loaded.resolve_all_asset_specs()}
 with dg.DagsterInstance.ephemeral() as instance:
     everything = loaded.resolve_implicit_global_asset_job_def()
-    chosen = [dg.AssetKey("customers")]
+    chosen = [dg.AssetKey("customers"), dg.AssetKey(["orders", "rows"]), dg.AssetKey(["clicks", "rows"])]
     assert everything.execute_in_process(instance=instance, asset_selection=chosen).success
     assert loaded.resolve_job_def("customers_verify").execute_in_process(instance=instance).success
 """
@@ -128,24 +120,23 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+def environment_of(project: Path, **more: str) -> dict[str, str]:
+    path = f"{project / 'src'}:{os.environ.get('PYTHONPATH', '')}"
+    environment = {**os.environ, **more, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+    environment.pop("DAGSTER_HOME", None)
+    return environment
+
+
 def test_both_ways_in_work(project: Path, tmp_path: Path) -> None:
     """An asset in a file of `defs`, and the component of its job, whose jobs read what the asset wrote. And
-    the component of an asset, with its function beside it.
+    the component of an asset, in YAML and in Python, with its function beside it, as they are scaffolded.
     """
     store = (tmp_path / "store").as_uri()
     (project / "src/shop/defs/customers.py").write_text(BY_HAND)
-    (project / "src/shop/defs/spark.py").write_text(SPARK)
-    environment = {
-        **os.environ,
-        "STORE": store,
-        "PYTHONPATH": f"{project / 'src'}:{os.environ.get('PYTHONPATH', '')}",
-        "PYTHONWARNINGS": "ignore",
-    }
-    environment.pop("DAGSTER_HOME", None)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, TYPE, store],
+        [sys.executable, "-c", PROGRAM, TYPE, ASSET, store],
         cwd=project,
-        env=environment,
+        env=environment_of(project, STORE=store),
         capture_output=True,
         text=True,
         timeout=240,
@@ -155,3 +146,28 @@ def test_both_ways_in_work(project: Path, tmp_path: Path) -> None:
     assert "checkpoint 1 of customers were read back, all intact" in done.stderr
     rows = dstl.read_state(store, "customers", "customers").to_arrow().to_pylist()
     assert {row["customer"]: row["city"] for row in rows} == {"ada": "London", "bob": "Rome"}
+    for job in ("orders", "clicks"):
+        assert dstl.read_state(store, job, "rows").to_arrow().to_pylist() == SCAFFOLDED
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("form", ["yaml", "python"])
+def test_an_empty_project_launches_what_is_scaffolded(form: str, project: Path, tmp_path: Path) -> None:
+    """By the commands that a person types, without an edit, in less than 90 s of processor time."""
+    store = (tmp_path / "store").as_uri()
+    what = ["--job", "orders", "--store", store, "--key", "customer", "--format", form]
+    before = os.times()
+    for command in (["scaffold", "defs", ASSET, "orders", *what], ["launch", "--assets", "orders/rows"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "dagster_dg_cli.cli", *command],
+            cwd=project,
+            env=environment_of(project),
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    after = os.times()
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 90
+    assert dstl.read_state(store, "orders", "rows").to_arrow().to_pylist() == SCAFFOLDED

@@ -18,7 +18,11 @@ from dstl_dagster.orchestration.define.asset_arguments import state_key
 from dstl_dagster.orchestration.define.checkpointed_asset import checkpointed_asset
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.yaml.component import CheckpointLineageComponent, ScaffoldParams
+from dstl_dagster.orchestration.yaml.component import (
+    CheckpointLineageComponent,
+    ScaffoldParams,
+    scaffold_with_fields,
+)
 from dstl_dagster.orchestration.yaml.component_fields import (
     Option,
     TtlFields,
@@ -34,14 +38,16 @@ __all__ = ["EXAMPLE", "CheckpointedAssetComponent"]
 EXAMPLE = '''"""The data of a run. Its rows replace those of their keys in the state."""
 
 import dagster as dg
-from pyspark.sql import DataFrame
-
-import dstl_dagster as dstl
+import pyarrow as pa
 
 
-def rows(context: dg.OpExecutionContext, spark: dstl.SparkSessionResource) -> DataFrame:
-    """Replace this by what a run reads: a row for each key that changes."""
-    return spark.spark_session.createDataFrame([("ada", 1.0)], "{key} STRING, amount DOUBLE")
+def rows(context: dg.AssetExecutionContext) -> pa.Table:
+    """Replace this by what a run reads: a row for each key that changes.
+
+    With a parameter `spark: dstl_dagster.SparkSessionResource`, which is a resource of the project, it may
+    return a DataFrame of Spark.
+    """
+    return pa.table({{"{key}": ["ada"], "amount": [1.0]}})
 '''
 
 
@@ -61,7 +67,7 @@ class CheckpointedAssetScaffolder(dg.Scaffolder[AssetScaffoldParams]):
     def scaffold(self, request: dg.ScaffoldRequest[AssetScaffoldParams]) -> None:
         params, folder = request.params, request.target_path
         function = {"function": ".rows:rows", "keys": [params.key]}
-        dg.scaffold_component(request, {"job": params.job, "store": params.store, **function})
+        scaffold_with_fields(request, {"job": params.job, "store": params.store, **function})
         rows = folder / "rows.py"
         if not rows.exists():  # of a component before this one
             rows.write_text(EXAMPLE.format(key=params.key), encoding="utf-8")

@@ -5,7 +5,8 @@ Owns the component's fields and how they map to the functions that Python users 
 
 # No postponed annotations here: Dagster derives the YAML schema from them.
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -41,7 +42,7 @@ from dstl_dagster.orchestration.yaml.component_fields import (
 from dstl_dagster.orchestration.yaml.refusals import checked_model, place_of, repeated_key, sentences
 from dstl_dagster.settings import CostBudget, parse_duration, parse_memory_size
 
-__all__ = ["CheckpointLineageComponent", "ScaffoldParams"]
+__all__ = ["CheckpointLineageComponent", "ScaffoldParams", "scaffold_with_fields"]
 
 _HOUR = timedelta(hours=1)
 
@@ -75,7 +76,31 @@ class CheckpointLineageScaffolder(dg.Scaffolder[ScaffoldParams]):
         return ScaffoldParams
 
     def scaffold(self, request: dg.ScaffoldRequest[ScaffoldParams]) -> None:
-        dg.scaffold_component(request, request.params.model_dump())
+        scaffold_with_fields(request, request.params.model_dump())
+
+
+_PYTHON = """\
+import dagster as dg
+from {module} import {name}
+
+
+@dg.component_instance
+def load(context: dg.ComponentLoadContext) -> {name}:
+    return {name}(
+{fields}
+    )
+"""
+
+
+def scaffold_with_fields(request: dg.ScaffoldRequest[Any], fields: Mapping[str, Any]) -> None:
+    """Write a component with these fields. In Python, Dagster's own way leaves them out."""
+    if request.scaffold_format == "yaml":
+        dg.scaffold_component(request, fields)
+        return
+    module, _, name = request.type_name.rpartition(".")
+    arguments = "\n".join(f"        {field}={json.dumps(value)}," for field, value in fields.items())
+    text = _PYTHON.format(module=module, name=name, fields=arguments)
+    (request.target_path / "component.py").write_text(text, encoding="utf-8")
 
 
 @dg.scaffold_with(CheckpointLineageScaffolder)
