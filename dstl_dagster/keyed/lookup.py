@@ -129,6 +129,10 @@ def _as_condition(given: Any) -> pc.Expression:
         return pc.field(column).is_null()
     if value is None and operation == "!=":
         return pc.field(column).is_valid()
+    if operation in ("in", "not in") and all(each is None for each in value):
+        # Of values without a type, Arrow makes nothing that fits a column of text.
+        found = pc.field(column).is_null() if len(value) else pc.scalar(False)
+        return found if operation == "in" else ~found
     return pq.filters_to_expression([given])
 
 

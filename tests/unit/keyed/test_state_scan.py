@@ -86,6 +86,10 @@ SEATS = StateSchema.of(
             [(None, 1, 2), (None, None, 3), ("x", 1, 1)],
         ),
         ([("tail", "!=", None)], [("x", 1, 1)]),
+        ([("tail", "in", [None])], [(None, 1, 2), (None, None, 3)]),
+        ([("tail", "not in", [None])], [("x", 1, 1)]),
+        ([("tail", "in", [])], []),
+        ([("tail", "not in", ()), ("seat", "in", {None})], [(None, None, 3)]),
         ([[("tail", "=", "x")], [("seat", "=", None)]], [(None, None, 3), ("x", 1, 1)]),
     ],
 )
