@@ -106,7 +106,7 @@ class Claim:
         if not others:
             return
         name, source = others[0]
-        stands = "" if source.position is None else f", which stands at {_in_words(source.position)},"
+        stands = f", which stands at {source.stands}," if source.stands else ""
         raise ConflictError(
             f"source {self.source!r} ({self.by}) is new to job {job!r}, and its source {name!r}{stands} is "
             f"defined nowhere here: nothing was read. {_ways_out('source', name, self.source)}",
@@ -184,7 +184,7 @@ def refuse_unmoved(before: Mapping[str, Source], moved: Mapping[str, Source], jo
     if new and left:
         raise ConflictError(
             f"this batch moves position {new[0]!r}, which is new to job {job!r}, and not {left[0]!r}, which "
-            f"stands at {_in_words(before[left[0]].position)}: the batch was not completed. "
+            f"stands at {before[left[0]].stands}: the batch was not completed. "
             f"{_ways_out('source', left[0], new[0])}",
             kind=ErrorKind.UNCLAIMED,
         )
@@ -196,8 +196,3 @@ def _ways_out(what: str, old: str, new: str) -> str:
         f"If it has another name now: {command} --rename {shlex.quote(f'{old}={new}')}; if it goes: "
         f"{command} --drop {shlex.quote(old)}; if both are meant, say so once: {_MEANT}"
     )
-
-
-def _in_words(position: Any) -> str:
-    """A position in a sentence."""
-    return position if isinstance(position, str) else repr(position)

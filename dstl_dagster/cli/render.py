@@ -5,7 +5,6 @@ Pure. Owns how each reads. Does not own the terminal (`output`), nor what is cou
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -473,10 +472,7 @@ def sources_table(checkpoint: Checkpoint) -> Table:
     columns = ("source", "stands at", "by", "written last by", "operators")
     table = Table(*columns, title="Sources")
     for name, each in sorted(checkpoint.manifest.sources.items()):
-        position = each.position if isinstance(each.position, str) else json.dumps(each.position)
-        stands = "" if each.position is None else position
-        cells = (name, stands, str(each.measure), each.by, ", ".join(each.operators))
-        table.add_row(*cells)
+        table.add_row(name, each.stands, str(each.measure), each.by, ", ".join(each.operators))
     return table
 
 

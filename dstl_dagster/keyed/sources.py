@@ -9,6 +9,7 @@ asset or query that is may change.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -66,6 +67,13 @@ class Source:
     operators: tuple[str, ...] = ()
     id: str = ""
     dropped: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def stands(self) -> str:
+        """The position in a sentence; empty without one."""
+        if self.position is None:
+            return ""
+        return self.position if isinstance(self.position, str) else json.dumps(self.position)
 
     def to_json(self) -> dict[str, Any]:
         return {

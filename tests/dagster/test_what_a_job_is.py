@@ -431,6 +431,30 @@ def test_a_source_that_is_dropped_begins_anew_beside_its_rows(shop: Shop) -> Non
     assert shop.rows("orders") == {"rows": of_days("orders", 1)}
 
 
+def test_the_page_and_the_command_show_the_sources(shop: Shop) -> None:
+    """Where each stands, by what measure, which operators it writes, and of whom; of keys, no position."""
+    keys = dg.StaticPartitionsDefinition(["a"])
+    days, parts = (
+        shop.kept("one", "orders", "rows", partitions_def=DAYS),
+        shop.plain("two", "orders", "parts", partitions_def=keys),
+    )
+    assert shop.run([days, parts], ["one"], partition_key="2024-01-01") == ""
+    assert shop.run([days, parts], ["two"], partition_key="a") == ""
+    shown = shop.instance.fetch_materializations(dg.AssetKey(["orders", "checkpoints"]), limit=1).records
+    made = shown[0].asset_materialization
+    assert made is not None
+    assert made.metadata["resumes at"].value == "asset:one: 2024-01-02T00:00:00+00:00"
+    page, command = str(made.metadata["details"].value), shop.command("jobs", "show", "orders")
+    rows = (
+        ("asset:one", "2024-01-02T00:00:00+00:00", "time partitions", "rows"),
+        ("asset:two", "static partitions", "asset:two", "parts"),
+    )
+    for row in rows:
+        assert any(all(cell in line for cell in row) for line in page.splitlines()), page
+    assert all(cell in command for row in rows for cell in row)
+    assert "null" not in page.partition("manifest")[0]
+
+
 def test_an_op_that_leaves_an_operator_idle_is_named(shop: Shop) -> None:
     """On the materialization and in the log: it writes as it goes, so a new operator may be meant."""
     assert (

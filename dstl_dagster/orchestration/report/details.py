@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 
 import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.format import readable_bytes
-from dstl_dagster.keyed import Source
 from dstl_dagster.orchestration.report.links import NEW_LINE, object_link
 from dstl_dagster.settings import StoragePrices
 
-__all__ = ["checkpoint_details", "operator_details", "position_text", "state_bytes"]
+__all__ = ["checkpoint_details", "operator_details", "state_bytes"]
 
 _FOLDED = 1000
 """Characters from which on Dagster's page shows Markdown in a window of its own."""
@@ -25,7 +23,7 @@ def checkpoint_details(checkpoint: Checkpoint, store_uri: str, prices: StoragePr
     sources = _table(
         ("source", "stands at", "by", "written last by", "operators"),
         (
-            (name, position_text(each), str(each.measure), each.by, ", ".join(each.operators))
+            (name, each.stands, str(each.measure), each.by, ", ".join(each.operators))
             for name, each in sorted(checkpoint.manifest.sources.items())
         ),
     )
@@ -36,11 +34,6 @@ def checkpoint_details(checkpoint: Checkpoint, store_uri: str, prices: StoragePr
 def operator_details(checkpoint: Checkpoint) -> dg.MetadataValue:
     """The operators alone: for a page that shows the state."""
     return _folded(_operators(checkpoint))
-
-
-def position_text(source: Source) -> str:
-    """How far a source is, as it names that itself."""
-    return source.position if isinstance(source.position, str) else json.dumps(source.position)
 
 
 def state_bytes(checkpoint: Checkpoint) -> int:

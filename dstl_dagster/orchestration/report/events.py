@@ -28,7 +28,6 @@ from dstl_dagster.orchestration.report.chain import chain_metadata, savepoints_o
 from dstl_dagster.orchestration.report.details import (
     checkpoint_details,
     operator_details,
-    position_text,
     state_bytes,
 )
 from dstl_dagster.orchestration.report.links import (
@@ -160,7 +159,7 @@ def checkpoint_materialization(
 def _at_a_glance(checkpoint: Checkpoint, reporter: Reporter) -> dict[str, str]:
     """The first lines of a checkpoint's page."""
     manifest = checkpoint.manifest
-    stands = [f"{name}: {position_text(each)}" for name, each in sorted(manifest.sources.items())]
+    stands = [f"{name}: {each.stands}" for name, each in sorted(manifest.sources.items()) if each.stands]
     glance = {"resumes at": "; ".join(stands) or "no source has a position"}
     following = _next_partition(checkpoint, reporter)
     if following is not None:
