@@ -36,9 +36,16 @@ def _next_window(definition: TimeWindowPartitionsDefinition, position: datetime 
     if position is None or position < definition.start:
         return definition.get_first_partition_window()
     begins = _without_exclusions(definition).get_next_partition_window(position, respect_bounds=False)
-    if begins is None or begins.start != position:
+    if begins is None or not _at(begins, position):
         return None
     return definition.get_next_partition_window(position)
+
+
+def _at(window: TimeWindow, instant: datetime) -> bool:
+    """Whether it begins then. Not by `==`: an hour that comes twice, as clocks go back, equals its double in
+    its own zone, and nothing in another one.
+    """
+    return window.start.timestamp() == instant.timestamp()
 
 
 def _without_exclusions(definition: TimeWindowPartitionsDefinition) -> TimeWindowPartitionsDefinition:
@@ -78,7 +85,7 @@ def require_next_partition(
         )
     at = None if position is None else _instant(position)
     window, wanted = definition.time_window_for_partition_key(partition), _next_window(definition, at)
-    if wanted is not None and window.start == wanted.start:
+    if wanted is not None and _at(window, wanted.start):
         return
     raise ConflictError(
         f"partition {partition} is out of order: {_standing(definition, at, wanted, job, source)}. Nothing "
@@ -101,7 +108,7 @@ def _standing(
     if wanted is not None:
         return f"{stands}; next is {following}"
     begins = _without_exclusions(definition).get_next_partition_window(at, respect_bounds=False)
-    if begins is None or begins.start == at:
+    if begins is None or _at(begins, at):
         return f"{stands}; next is nothing: it is the last"
     return f"{stands}, where none of its partitions begins: the next one begins at {begins.start.isoformat()}"
 

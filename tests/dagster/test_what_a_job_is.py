@@ -8,6 +8,7 @@ Programs as users write them: assets, ops, resources. Rows are of day or run, an
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from click.testing import CliRunner
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli import main
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.keyed import write_rows
+from dstl_dagster.orchestration.partition_order import next_partition, require_next_partition
+from dstl_dagster.orchestration.partitions import window_key
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import open_store
 
@@ -429,6 +432,30 @@ def test_a_source_that_is_dropped_begins_anew_beside_its_rows(shop: Shop) -> Non
     asked = CliRunner().invoke(main, words, input="n\n")
     assert "source 'asset:orders' goes too, as it wrote nothing else" in asked.output
     assert shop.rows("orders") == {"rows": of_days("orders", 1)}
+
+
+@pytest.mark.parametrize(
+    ("zone", "first", "last"),
+    [
+        ("Europe/Berlin", "2024-03-30", "2024-04-02"),
+        ("Europe/Berlin", "2024-10-26", "2024-10-29"),
+        ("America/New_York", "2024-11-02", "2024-11-05"),
+    ],
+)
+@pytest.mark.parametrize("cron", ["0 * * * *", "30 1 * * *", "0 0 * * *"])
+def test_partitions_follow_each_other_as_clocks_change(cron: str, zone: str, first: str, last: str) -> None:
+    """Each begins where the one before it ended, also in the hour that comes twice, and no other one fits."""
+    definition = dg.TimeWindowPartitionsDefinition(
+        cron_schedule=cron, start=f"{first}-00:00", end=f"{last}-00:00", fmt="%Y-%m-%d-%H:%M", timezone=zone
+    )
+    keys, position = definition.get_partition_keys(), None
+    for number, key in enumerate(keys):
+        assert next_partition(definition, position) == key
+        for other in keys[max(0, number - 1) : number + 2]:
+            with suppress(ConflictError):
+                require_next_partition(definition, other, position, job="orders", source="feed")
+                assert other == key
+        position = window_key(definition.time_window_for_partition_key(key).end)
 
 
 def test_the_page_and_the_command_show_the_sources(shop: Shop) -> None:
