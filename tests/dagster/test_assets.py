@@ -25,13 +25,7 @@ from dstl_dagster import (
     checkpointed_asset,
 )
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.report.events import (
-    Reporter,
-    checkpoint_materialization,
-    files_event,
-    files_version,
-    operator_materialization,
-)
+from dstl_dagster.orchestration.report.events import Reporter, files_version
 from dstl_dagster.orchestration.report.links import object_link
 
 if TYPE_CHECKING:
@@ -125,7 +119,7 @@ def test_links_to_files_name_the_bucket_once(days: Days) -> None:
     """A file's name is relative to its bucket, not to the store's prefix within it."""
     days.run("2024-01-01")
     checkpoint = days.coordinator().get(1)
-    event = files_event(days.code.JOB, checkpoint, Reporter("run", "gs://box/job", "00ff"), None)
+    event = Reporter(days.code.JOB, "run", "gs://box/job", "00ff").files(checkpoint, None)
     box = checkpoint.manifest.files[0].recoverable.final_blob_identifier.bucket_name
     console = "https://console.cloud.google.com/storage/browser"
     names = str(event.metadata["file names"].value)
@@ -138,7 +132,7 @@ def test_rows_that_were_not_counted_are_no_number(days: Days) -> None:
     days.files = 2
     days.run("2024-01-01")
     checkpoint = days.coordinator().get(1)
-    reporter = Reporter("run", "gs://box/job", "00ff")
+    reporter = Reporter(days.code.JOB, "run", "gs://box/job", "00ff")
     one, two = checkpoint.manifest.files
     for rows, told in (((2, 2), 4), ((2, None), None), ((None, None), None), ((0, 0), 0)):
         files = tuple(
@@ -148,22 +142,23 @@ def test_rows_that_were_not_counted_are_no_number(days: Days) -> None:
             checkpoint, manifest=dataclasses.replace(checkpoint.manifest, files=files)
         )
         for partition, key in ((None, "dagster/row_count"), ("2024-01-01", "dagster/partition_row_count")):
-            said = files_event(days.code.JOB, counted, reporter, partition).metadata
+            said = reporter.files(counted, partition).metadata
             assert (said[key].value if key in said else None) == told
 
 
 def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
-    """At most eight numbers each, none an id or a count of bytes; each carries checkpoint and step."""
+    """At most nine numbers each, none an id or a count of bytes; each carries checkpoint and step."""
     days.run("2024-01-01")
     days.run("2024-01-02")
     checkpoint, assets = days.coordinator().get(2), days.code.JOB
-    reporter = Reporter("run", "gs://box/dstl", "00ff")
+    reporter = Reporter(assets, "run", "gs://box/dstl", "00ff")
     events = {
         "5": [
-            checkpoint_materialization(assets, checkpoint, reporter),
-            operator_materialization(assets, checkpoint, "totals", reporter),
+            reporter.checkpoint(checkpoint),
+            reporter.state(assets.state_key, checkpoint, "2024-01-02"),
+            reporter.operator(checkpoint, "totals"),
         ],
-        "6": [files_event(assets, checkpoint, reporter, "2024-01-02")],
+        "6": [reporter.files(checkpoint, "2024-01-02")],
     }
     for step, reported in events.items():
         for event in reported:

@@ -11,7 +11,7 @@ import pytest
 
 from dstl_dagster.orchestration.report.events import Event
 from dstl_dagster.orchestration.report.page import Page
-from dstl_dagster.orchestration.report.reconcile import History, Report, show_newest, to_report
+from dstl_dagster.orchestration.report.reconcile import Reconcile, Report
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Days
@@ -51,13 +51,13 @@ class Written(Page):
 def reconciled(days: Days, written: Written) -> Report:
     """All records once, each on what the ones before it have left."""
     coordinator = days.coordinator()
-    history = History.of(coordinator, coordinator.timeline.tail(), "sensor")
+    reconcile = Reconcile.of(written, coordinator, coordinator.timeline.tail(), "sensor")
     total = Report()
     for record in coordinator.timeline.records():
-        found = to_report(record, history, written)
+        found = reconcile.record(record)
         written.events.extend(found.events)
         total += found
-    again = show_newest(Report(), history, written)
+    again = reconcile.newest(Report())
     written.events.extend(again.events)
     return total + again
 

@@ -39,7 +39,8 @@ class _Op:
     Attributes:
         number: of the step, as a tag of the op.
         description: of the job; `{job}` is the job that it works on.
-        partitions_def: of the job.
+        partitions_def: of the job of the op.
+        of_state: those of the state and files; `None`: they are not known.
         in_turn: the op waits in the pool of the job's steps. A restore ends what is at work.
     """
 
@@ -48,6 +49,7 @@ class _Op:
     description: str
     config: type[dg.Config] | None = None
     partitions_def: dg.PartitionsDefinition[Any] | None = None
+    of_state: dg.PartitionsDefinition[Any] | None = None
     in_turn: bool = True
 
 
@@ -170,13 +172,12 @@ def _op(
             return _Op("verify", verify, "Reads back all that the last checkpoint of {job} references.")
         case "restore":
             about = "Rolls {job} back to the checkpoint of the chosen partition."
-            run: Callable[[Step], None] = partial(restore, partitions_def=partitions_def)
-            return _Op("restore", run, about, RestoreConfig, assets.partitions, in_turn=False)
+            return _Op("restore", restore, about, RestoreConfig, assets.partitions, partitions_def, False)
         case _:
             about = "Restores {job} to before a partition, and runs that and those after it again."
             assert day_job is not None
             run = partial(correct_partition, day_job=day_job)
-            return _Op("correct", run, about, None, partitions_def, in_turn=False)
+            return _Op("correct", run, about, None, partitions_def, partitions_def, False)
 
 
 def _job(
@@ -203,7 +204,7 @@ def _job(
             # The run owns what it opens, as in a batch, so that a retry may end its own attempt.
             coordinator = changelog.coordinator(assets.job, owner=owner_of(context.run))
             require_shown_timeline(context.run, context.instance, coordinator)
-            does.run(Step(context, assets, coordinator))
+            does.run(Step(context, assets, coordinator, does.of_state))
 
     @dg.graph(name=job_name)
     def steps() -> None:

@@ -54,7 +54,7 @@ def restore_run_config(last: int, checkpoint_id: int) -> dict[str, Any]:
     return {"ops": {_RESTORE_OP: {"config": config}}}
 
 
-def restore(step: Step, partitions_def: dg.PartitionsDefinition[Any] | None = None) -> None:
+def restore(step: Step) -> None:
     """Roll the job back to the checkpoint of the partition; later checkpoints are abandoned."""
     config = RestoreConfig(**step.context.op_config)
     _refuse_backfill(step.context)
@@ -74,7 +74,7 @@ def restore(step: Step, partitions_def: dg.PartitionsDefinition[Any] | None = No
     coordinator.restore(checkpoint_id, request_id=request_id, expected_last=expected_last)
     match_partitions(step)
     report_restore(step, request_id)
-    report_checks(step, partitions_def)
+    report_checks(step)
     last = coordinator.timeline.tail().last_completed_id or 0
     if last != checkpoint_id:
         context.log.warning(

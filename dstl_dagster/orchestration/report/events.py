@@ -65,19 +65,10 @@ __all__ = [
     "Event",
     "Reporter",
     "attempt_of",
-    "checkpoint_materialization",
-    "child_observation",
-    "files_event",
     "files_version",
-    "left_behind",
-    "operator_materialization",
     "output_of_state",
-    "published_observation",
-    "rolled_back",
-    "state_materialization",
     "state_metadata",
     "state_version",
-    "subsumed_materialization",
 ]
 
 Event = dg.AssetMaterialization | dg.AssetObservation
@@ -90,14 +81,18 @@ _ROWS, _PARTITION_ROWS, _URI = "dagster/row_count", "dagster/partition_row_count
 
 @dataclass(frozen=True)
 class Reporter:
-    """Where an event comes from: a `run` or `sensor`, the URI and options of the store that it reads, and the
-    timeline's id.
+    """Makes the events of a job's assets.
 
-    `restored_in` is the slot of the restore that the event tells of, if it tells of one. `view` is of the
-    timeline, for the picture of the chain; without it there is none. `partitions_def` is of the state, for
-    the next one. `repository` has the jobs that links lead to. `now` is by the reporter.
+    Attributes:
+        kind: `run` or `sensor`.
+        store_uri, timeline, options: of the store that is read; the timeline by its id.
+        restored_in: the slot of the restore that an event tells of, if it tells of one.
+        view: of the timeline, for the picture of the chain; without it there is none.
+        partitions_def: of the state, for the next one.
+        repository: has the jobs that links lead to.
     """
 
+    assets: JobAssets
     kind: str
     store_uri: str
     timeline: str
@@ -109,101 +104,300 @@ class Reporter:
     now: datetime = field(default_factory=lambda: SystemClock().now())
 
     @classmethod
-    def of(cls, coordinator: CheckpointCoordinator, view: TimelineView, kind: str, **more: Any) -> Reporter:
+    def of(
+        cls, assets: JobAssets, coordinator: CheckpointCoordinator, view: TimelineView, kind: str, **more: Any
+    ) -> Reporter:
         """For the job's store, as of this view. `more`: the other fields."""
-        return cls(kind, coordinator.store.uri, view.timeline_id, coordinator.options, view=view, **more)
+        store = coordinator.store.uri
+        return cls(assets, kind, store, view.timeline_id, coordinator.options, view=view, **more)
 
     @property
     def prices(self) -> StoragePrices:
         """A folder has none."""
         return self.options.prices if self.store_uri.startswith("gs://") else StoragePrices.free()
 
+    # ---- materializations ----
 
-def checkpoint_materialization(
-    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter
-) -> dg.AssetMaterialization:
-    """The event of a completed checkpoint: five lines, the chain, the files; all else behind a click, and
-    the numbers to plot.
-    """
-    manifest, completed, rows = checkpoint.manifest, checkpoint.entry.completed, checkpoint.manifest.rows
-    metadata: dict[str, Any] = {
-        **_at_a_glance(checkpoint, reporter),
-        "checkpoint": _about(assets, completed, reporter, parent=True),
-        **_chain(assets, reporter),
-        "retention": _retention(checkpoint, reporter),
-        **({"file names": _file_names(checkpoint, reporter)} if manifest.files else {}),
-        **_published(checkpoint),
-        **({"look at": "; ".join(noted)} if (noted := manifest.begun_beside_idle) else {}),
-        "details": checkpoint_details(checkpoint, reporter.store_uri, reporter.prices),
-        **_when(completed),
-        # Numbers become plots, so only measures are numbers; ids are text.
-        "changes": manifest.changes,
-        **({"rows at most": rows.most} if rows is not None and rows.most is not None else {}),
-        "changelog MiB": mebibytes(manifest.state_bytes),
-        **({"state MiB": mebibytes(state_bytes(checkpoint))} if manifest.operators else {}),
-        "files": len(manifest.files),
-        "file MiB": mebibytes(manifest.file_bytes),
-        "batch seconds": measure(manifest.persist_seconds),
-        **cost_measures(checkpoint, reporter.prices),
-    }
-    on = "the first" if checkpoint.parent is None else f"on checkpoint {checkpoint.parent}"
-    return dg.AssetMaterialization(
-        asset_key=assets.checkpoints_key,
-        partition=assets.partition_key(checkpoint.checkpoint_id),
-        description=f"checkpoint {checkpoint.checkpoint_id} of {assets.job}, {on}",
-        tags=_tags(completed, reporter),
-        metadata=metadata,
-    )
+    def checkpoint(self, checkpoint: Checkpoint) -> dg.AssetMaterialization:
+        """The event of a completed checkpoint: five lines, the chain, the files; all else behind a click, and
+        the numbers to plot: Dagster plots the state over the newest days of its definition, run or not.
+        """
+        manifest, completed, assets = checkpoint.manifest, checkpoint.entry.completed, self.assets
+        rows = manifest.rows
+        metadata: dict[str, Any] = {
+            **self._at_a_glance(checkpoint),
+            "checkpoint": self._about(completed, parent=True),
+            **self._chain(),
+            "retention": self._retention(checkpoint),
+            **({"file names": self._file_names(checkpoint)} if manifest.files else {}),
+            **_published(checkpoint),
+            **({"look at": "; ".join(noted)} if (noted := manifest.begun_beside_idle) else {}),
+            "details": checkpoint_details(checkpoint, self.store_uri, self.prices),
+            # Numbers become plots, so only measures are numbers; ids are text.
+            "changes": manifest.changes,
+            **({"rows at most": rows.most} if rows is not None and rows.most is not None else {}),
+            "changelog MiB": mebibytes(manifest.state_bytes),
+            **({"state MiB": mebibytes(state_bytes(checkpoint))} if manifest.operators else {}),
+            "files": len(manifest.files),
+            "file MiB": mebibytes(manifest.file_bytes),
+            "batch seconds": measure(manifest.persist_seconds),
+            **cost_measures(checkpoint, self.prices),
+        }
+        on = "the first" if checkpoint.parent is None else f"on checkpoint {checkpoint.parent}"
+        about = f"checkpoint {checkpoint.checkpoint_id} of {assets.job}, {on}"
+        page = assets.partition_key(checkpoint.checkpoint_id)
+        return self._made(assets.checkpoints_key, page, completed, about, metadata)
 
+    def subsumed(self, completed: Completed) -> dg.AssetMaterialization:
+        """The event of a checkpoint whose manifest was deleted before it was reported: its record is left."""
+        assets, number = self.assets, completed.checkpoint_id
+        metadata = {
+            "files": len(completed.files),
+            "checkpoint": self._about(completed, parent=True),
+            "state": "subsumed, and its manifest is deleted: it cannot be restored",
+        }
+        about = f"checkpoint {number} of {assets.job}, subsumed since"
+        return self._made(assets.checkpoints_key, assets.partition_key(number), completed, about, metadata)
 
-def _at_a_glance(checkpoint: Checkpoint, reporter: Reporter) -> dict[str, str]:
-    """The first lines of a checkpoint's page."""
-    manifest = checkpoint.manifest
-    stands = [f"{name}: {each.stands}" for name, each in sorted(manifest.sources.items()) if each.stands]
-    glance = {"resumes at": "; ".join(stands) or "no source has a position"}
-    following = _next_partition(checkpoint, reporter)
-    if following is not None:
-        glance["next partition"] = following
-    whole = manifest.rows
-    known = whole is not None and whole.most is not None
-    all_rows = f", {whole.in_words()} in all" if whole is not None and known else ""
-    glance["rows"] = f"{manifest.changes} changed{all_rows}"
-    sizes = [f"{readable_bytes(manifest.state_bytes)} of changes"]
-    if manifest.operators:
-        sizes.append(f"{readable_bytes(state_bytes(checkpoint))} of state")
-    if manifest.files:
-        sizes.append(f"{readable_bytes(manifest.file_bytes)} of files")
-    glance["size"] = ", ".join(sizes)
-    cost = counted_cost(checkpoint)
-    spent = "" if cost is None else f", {counted(cost.total.requests, 'request')}"
-    glance["took"] = f"{manifest.persist_seconds:.1f} s{spent}"
-    return glance
+    def operator(self, checkpoint: Checkpoint, operator: str) -> dg.AssetMaterialization:
+        """The event of the changes that a checkpoint made to the state of one operator."""
+        entry, completed = checkpoint.manifest.operators[operator], checkpoint.entry.completed
+        report = entry.report
+        base_path = JobNames(self.assets.job).changelog_base_path(checkpoint.attempt)
+        metadata: dict[str, Any] = {
+            "checkpoint": self._about(completed),
+            "keys": ", ".join(report.key_columns),
+            "key groups": str(report.max_parallelism),
+            "upserts": report.upserts,
+            "deletes": report.deletes,
+            "changelog MiB": mebibytes(report.stored_bytes),
+            _URI: f"{self.store_uri.rstrip('/')}/{base_path}/",
+            **_table(entry),
+        }
+        about = f"state of {operator} at checkpoint {checkpoint.checkpoint_id}"
+        return self._made(self.assets.operator_key(operator), None, completed, about, metadata)
 
+    def state(
+        self, key: dg.AssetKey, checkpoint: Checkpoint, partition: str | None, step: str = "5"
+    ) -> dg.AssetMaterialization:
+        """The event of the whole state."""
+        completed = checkpoint.entry.completed
+        metadata = {"checkpoint": self._about(completed), **state_metadata(checkpoint, self.prices)}
+        about = f"state at checkpoint {checkpoint.checkpoint_id}"
+        return self._made(key, partition, completed, about, metadata, step)
 
-def _next_partition(checkpoint: Checkpoint, reporter: Reporter) -> str | None:
-    """The one that begins where the source of the checkpoint's batch stands."""
-    definition, source = reporter.partitions_def, checkpoint.source
-    if source is None or not isinstance(definition, dg.TimeWindowPartitionsDefinition):
-        return None
-    with suppress(InvalidInputError):
-        return next_partition(definition, source.position)
-    return None
+    def files(
+        self, checkpoint: Checkpoint, partition: str | None
+    ) -> dg.AssetMaterialization | dg.AssetObservation:
+        """The event of the files that a checkpoint published: a materialization once none is blocked."""
+        files, completed = checkpoint.manifest.files, checkpoint.entry.completed
+        blocked = {file.name for file in checkpoint.blocked}
+        commit = checkpoint.entry.committed
+        metadata: dict[str, Any] = {
+            "checkpoint": self._about(completed),
+            "file names": self._file_names(checkpoint),
+            _URI: folder_uri(self.store_uri, files),
+            "files": len(files) - len(blocked),
+            "file MiB": mebibytes(checkpoint.manifest.file_bytes),
+            "components": sum(len(file.components) for file in files),
+        }
+        if commit is not None:
+            metadata["compose-commit seconds"] = measure(commit.seconds)
+        rows = [file.rows for file in files if file.object_name not in blocked]
+        if None not in rows:  # else a number would be plotted that is not known, and checks go by it
+            metadata[_ROWS if partition is None else _PARTITION_ROWS] = sum(filter(None, rows))
+        if blocked:
+            metadata["blocked"] = dg.MetadataValue.md(blocked_lines(checkpoint))
+        which = f"{len(blocked)} of {len(files)} files are blocked" if blocked else "files"
+        return (dg.AssetObservation if blocked else dg.AssetMaterialization)(
+            asset_key=self.assets.files_key,
+            partition=partition,
+            description=f"{which} of checkpoint {checkpoint.checkpoint_id}",
+            tags={**self._tags(completed, "6"), TAG_VERSION: files_version(checkpoint.attempt, commit)},
+            metadata={**metadata, **_when(completed)},
+        )
 
+    def rolled_back(
+        self, event: dg.AssetMaterialization, restored: Restored, left: Iterable[Completed]
+    ) -> dg.AssetMaterialization:
+        """The event of a checkpoint that a restore went back to: it says so first, and what that undid."""
+        left = [*left]
+        days = [each.idempotency_key or f"checkpoint {each.checkpoint_id}" for each in left]
+        named = ", ".join(self.assets.partition_key(each.checkpoint_id) for each in left)
+        said: dict[str, Any] = {
+            **_rolled_back(restored),
+            "left behind": named or "nothing",
+            "run again": dg.MetadataValue.md(shown_lines(days) or "nothing"),
+        }
+        return dg.AssetMaterialization(
+            asset_key=event.asset_key,
+            partition=event.partition,
+            description=f"{self.assets.job} was rolled back to {restored.where}",
+            tags=event.tags,
+            metadata={**said, **event.metadata},
+        )
 
-def _about(
-    assets: JobAssets, completed: Completed, reporter: Reporter, *, parent: bool = False
-) -> dg.MetadataValue:
-    """Which checkpoint an event is of, which one and which batch that is on and of, and who made it."""
-    said = [checkpoint_link(assets, completed.checkpoint_id)]
-    if parent:
-        on = completed.parent
-        said.append("the first" if on is None else f"on {checkpoint_link(assets, on)}")
-    batch = completed.idempotency_key
-    if batch is not None:
-        correct = maintenance_job(reporter.repository, assets.job, "correct")
-        said.append(f"of {batch if correct is None else launchpad_link(batch, correct, batch)}")
-    said.append(f"by {owner_link(completed.owner)}")
-    return dg.MetadataValue.md(", ".join(said))
+    # ---- observations, on pages whose events are older ----
+
+    def child(self, completed: Completed) -> dg.AssetObservation:
+        """On the page of its parent: the checkpoint that follows."""
+        number, parent = completed.checkpoint_id, completed.parent
+        return dg.AssetObservation(
+            asset_key=self.assets.checkpoints_key,
+            partition=None if parent is None else self.assets.partition_key(parent),
+            description=f"checkpoint {number} follows",
+            tags={TAG_CHECKPOINT: str(parent), TAG_VERSION: f"{completed.attempt}-child"},
+            metadata={"child checkpoint": dg.MetadataValue.md(checkpoint_link(self.assets, number))},
+        )
+
+    def published(self, checkpoint: Checkpoint) -> dg.AssetObservation:
+        """On the checkpoint's own page: whether its files have their final names, and the chain anew where
+        some are blocked.
+        """
+        number = checkpoint.checkpoint_id
+        version = files_version(checkpoint.attempt, checkpoint.entry.committed)
+        return dg.AssetObservation(
+            asset_key=self.assets.checkpoints_key,
+            partition=self.assets.partition_key(number),
+            description=f"what step 6 made of the files of checkpoint {number}",
+            tags={TAG_CHECKPOINT: str(number), TAG_VERSION: f"{version}-files"},
+            metadata={**_published(checkpoint), **(self._chain() if checkpoint.blocked else {})},
+        )
+
+    def left_behind(
+        self, restored: Restored, completed: Completed, still: Mapping[dg.AssetKey, tuple[str, ...]]
+    ) -> list[dg.AssetObservation]:
+        """Of a checkpoint that a restore abandoned, at each place that shows it.
+
+        `still`: the partitions of state and files that show such a checkpoint, by asset.
+        """
+        assets, number, batch = self.assets, completed.checkpoint_id, completed.idempotency_key
+        said: dict[str, Any] = {
+            "checkpoint": dg.MetadataValue.md(checkpoint_link(assets, number)),
+            **_rolled_back(restored),
+        }
+        if batch is not None:
+            said["run again"] = batch
+
+        def observed(key: dg.AssetKey, partition: str | None, what: str, **more: Any) -> dg.AssetObservation:
+            return dg.AssetObservation(
+                asset_key=key,
+                partition=partition,
+                description=f"{assets.job} was rolled back to {restored.where}: {what}",
+                tags={
+                    TAG_CHECKPOINT: str(number),
+                    TAG_ATTEMPT: str(completed.attempt),
+                    TAG_RESTORED: str(restored.slot),
+                    TAG_VERSION: f"{completed.attempt}-left-behind",
+                },
+                metadata={**said, **more},
+            )
+
+        events = [
+            observed(key, batch, f"{batch} is no longer in the state: run it again")
+            for key in assets.state_keys
+            if batch in still.get(key, ())
+        ]
+        if completed.files:
+            names = dg.MetadataValue.md(shown_lines([f"`{file.name}`" for file in completed.files]))
+            where = batch if batch in still.get(assets.files_key, ()) else None
+            what, count = f"the files of checkpoint {number} are gone", len(completed.files)
+            events.append(observed(assets.files_key, where, what, files=count, retracted=names))
+        page = assets.partition_key(number)
+        return [*events, observed(assets.checkpoints_key, page, f"checkpoint {number} cannot be restored")]
+
+    # ---- what they have in common ----
+
+    def _made(
+        self,
+        key: dg.AssetKey,
+        partition: str | None,
+        completed: Completed,
+        about: str,
+        metadata: Mapping[str, Any],
+        step: str = "5",
+    ) -> dg.AssetMaterialization:
+        return dg.AssetMaterialization(
+            asset_key=key,
+            partition=partition,
+            description=about,
+            tags=self._tags(completed, step),
+            metadata={**metadata, **_when(completed)},
+        )
+
+    def _tags(self, completed: Completed, step: str) -> dict[str, str]:
+        """`step`: the last one, as its op is tagged."""
+        tags = {
+            TAG_CHECKPOINT: str(completed.checkpoint_id),
+            TAG_STEP: step,
+            TAG_ATTEMPT: str(completed.attempt),
+            TAG_SLOT: str(completed.slot),
+            TAG_TIMELINE: self.timeline,
+            TAG_REPORTER: self.kind,
+            TAG_VERSION: state_version(completed.attempt),
+        }
+        if self.restored_in is not None:
+            tags[TAG_RESTORED] = str(self.restored_in)
+        if completed.parent is not None:
+            tags[TAG_PARENT] = str(completed.parent)
+        return tags
+
+    def _about(self, completed: Completed, *, parent: bool = False) -> dg.MetadataValue:
+        """Which checkpoint an event is of, which one and which batch that is on and of, and who made it."""
+        said = [checkpoint_link(self.assets, completed.checkpoint_id)]
+        if parent:
+            on = completed.parent
+            said.append("the first" if on is None else f"on {checkpoint_link(self.assets, on)}")
+        batch = completed.idempotency_key
+        if batch is not None:
+            correct = maintenance_job(self.repository, self.assets.job, "correct")
+            said.append(f"of {batch if correct is None else launchpad_link(batch, correct, batch)}")
+        said.append(f"by {owner_link(completed.owner)}")
+        return dg.MetadataValue.md(", ".join(said))
+
+    def _at_a_glance(self, checkpoint: Checkpoint) -> dict[str, str]:
+        """The first lines of a checkpoint's page."""
+        manifest = checkpoint.manifest
+        stands = [f"{name}: {each.stands}" for name, each in sorted(manifest.sources.items()) if each.stands]
+        glance = {"resumes at": "; ".join(stands) or "no source has a position"}
+        definition, source = self.partitions_def, checkpoint.source
+        if source is not None and isinstance(definition, dg.TimeWindowPartitionsDefinition):
+            with suppress(InvalidInputError):
+                following = next_partition(definition, source.position)
+                glance |= {} if following is None else {"next partition": following}
+        whole = manifest.rows
+        known = whole is not None and whole.most is not None
+        all_rows = f", {whole.in_words()} in all" if whole is not None and known else ""
+        glance["rows"] = f"{manifest.changes} changed{all_rows}"
+        sizes = [f"{readable_bytes(manifest.state_bytes)} of changes"]
+        if manifest.operators:
+            sizes.append(f"{readable_bytes(state_bytes(checkpoint))} of state")
+        if manifest.files:
+            sizes.append(f"{readable_bytes(manifest.file_bytes)} of files")
+        glance["size"] = ", ".join(sizes)
+        cost = counted_cost(checkpoint)
+        spent = "" if cost is None else f", {counted(cost.total.requests, 'request')}"
+        glance["took"] = f"{manifest.persist_seconds:.1f} s{spent}"
+        return glance
+
+    def _chain(self) -> dict[str, dg.MetadataValue]:
+        if self.view is None:
+            return {}
+        restore = maintenance_job(self.repository, self.assets.job, "restore")
+        return chain_metadata(self.assets, self.view, self.now, restore)
+
+    def _retention(self, checkpoint: Checkpoint) -> str:
+        """When a checkpoint leaves, by the options of now, and what clean-up then deletes of it."""
+        options, number = self.options, checkpoint.checkpoint_id
+        leaves = f"leaves after {counted(options.num_retained, 'newer one')}"
+        if self.view is not None and (kept := savepoints_of(self.view, number)):
+            leaves = f"stays as {kept}"
+        elif options.min_age:
+            leaves += f", and not before {options.min_age} after the next"
+        return f"{leaves}; that frees at most {readable_bytes(checkpoint.manifest.state_bytes)}"
+
+    def _file_names(self, checkpoint: Checkpoint) -> dg.MetadataValue:
+        return dg.MetadataValue.md(file_lines(checkpoint, self.store_uri))
 
 
 def _when(completed: Completed) -> dict[str, dg.MetadataValue]:
@@ -213,208 +407,11 @@ def _when(completed: Completed) -> dict[str, dg.MetadataValue]:
     return {"dagster/last_updated_timestamp": dg.MetadataValue.timestamp(completed.recorded_at)}
 
 
-def _chain(assets: JobAssets, reporter: Reporter) -> dict[str, dg.MetadataValue]:
-    if reporter.view is None:
-        return {}
-    restore = maintenance_job(reporter.repository, assets.job, "restore")
-    return chain_metadata(assets, reporter.view, reporter.now, restore)
-
-
-def _retention(checkpoint: Checkpoint, reporter: Reporter) -> str:
-    """When a checkpoint leaves, by the options of now, and what clean-up then deletes of it."""
-    options, number = reporter.options, checkpoint.checkpoint_id
-    leaves = f"leaves after {counted(options.num_retained, 'newer one')}"
-    if reporter.view is not None and (kept := savepoints_of(reporter.view, number)):
-        leaves = f"stays as {kept}"
-    elif options.min_age:
-        leaves += f", and not before {options.min_age} after the next"
-    return f"{leaves}; that frees at most {readable_bytes(checkpoint.manifest.state_bytes)}"
-
-
-def child_observation(assets: JobAssets, completed: Completed) -> dg.AssetObservation:
-    """On the page of its parent, whose event is older: the checkpoint that follows."""
-    number = completed.checkpoint_id
-    return dg.AssetObservation(
-        asset_key=assets.checkpoints_key,
-        partition=None if completed.parent is None else assets.partition_key(completed.parent),
-        description=f"checkpoint {number} follows",
-        tags={TAG_CHECKPOINT: str(completed.parent), TAG_VERSION: f"{completed.attempt}-child"},
-        metadata={"child checkpoint": dg.MetadataValue.md(checkpoint_link(assets, number))},
-    )
-
-
-def published_observation(
-    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter
-) -> dg.AssetObservation:
-    """On the checkpoint's own page, whose event is older: whether its files have their final names, and the
-    chain anew where some are blocked.
-    """
-    chain = _chain(assets, reporter) if checkpoint.blocked else {}
-    number = checkpoint.checkpoint_id
-    version = files_version(checkpoint.attempt, checkpoint.entry.committed)
-    return dg.AssetObservation(
-        asset_key=assets.checkpoints_key,
-        partition=assets.partition_key(number),
-        description=f"what step 6 made of the files of checkpoint {number}",
-        tags={TAG_CHECKPOINT: str(number), TAG_VERSION: f"{version}-files"},
-        metadata={**_published(checkpoint), **chain},
-    )
-
-
-def left_behind(
-    assets: JobAssets,
-    restored: Restored,
-    completed: Completed,
-    still: Mapping[dg.AssetKey, tuple[str, ...]],
-) -> list[dg.AssetObservation]:
-    """Of a checkpoint that a restore abandoned, at each place that shows it.
-
-    `still`: the partitions of state and files that show such a checkpoint, by asset.
-    """
-    number, batch = completed.checkpoint_id, completed.idempotency_key
-    said: dict[str, Any] = {
-        "checkpoint": dg.MetadataValue.md(checkpoint_link(assets, number)),
-        **_rolled_back(restored),
-    }
-    if batch is not None:
-        said["run again"] = batch
-
-    def observed(key: dg.AssetKey, partition: str | None, what: str, **more: Any) -> dg.AssetObservation:
-        return dg.AssetObservation(
-            asset_key=key,
-            partition=partition,
-            description=f"{assets.job} was rolled back to {restored.where}: {what}",
-            tags={
-                TAG_CHECKPOINT: str(number),
-                TAG_ATTEMPT: str(completed.attempt),
-                TAG_RESTORED: str(restored.slot),
-                TAG_VERSION: f"{completed.attempt}-left-behind",
-            },
-            metadata={**said, **more},
-        )
-
-    events = [
-        observed(key, batch, f"{batch} is no longer in the state: run it again")
-        for key in assets.state_keys
-        if batch in still.get(key, ())
-    ]
-    if completed.files:
-        names = dg.MetadataValue.md(shown_lines([f"`{file.name}`" for file in completed.files]))
-        where = batch if batch in still.get(assets.files_key, ()) else None
-        what, count = f"the files of checkpoint {number} are gone", len(completed.files)
-        events.append(observed(assets.files_key, where, what, files=count, retracted=names))
-    page = assets.partition_key(number)
-    return [*events, observed(assets.checkpoints_key, page, f"checkpoint {number} cannot be restored")]
-
-
-def rolled_back(
-    event: dg.AssetMaterialization, assets: JobAssets, restored: Restored, left: Iterable[Completed]
-) -> dg.AssetMaterialization:
-    """The event of a checkpoint that a restore went back to: it says so first, and what it abandoned."""
-    days = [each.idempotency_key or f"checkpoint {each.checkpoint_id}" for each in left]
-    said: dict[str, Any] = {
-        **_rolled_back(restored),
-        "left behind": ", ".join(assets.partition_key(each.checkpoint_id) for each in left) or "nothing",
-        "run again": dg.MetadataValue.md(shown_lines(days) or "nothing"),
-    }
-    return dg.AssetMaterialization(
-        asset_key=event.asset_key,
-        partition=event.partition,
-        description=f"{assets.job} was rolled back to {restored.where}",
-        tags=event.tags,
-        metadata={**said, **event.metadata},
-    )
-
-
 def _rolled_back(restored: Restored) -> dict[str, Any]:
     return {
         "rolled back at": f"{restored.recorded_at:%Y-%m-%d %H:%M:%S} UTC",
         "rolled back by": dg.MetadataValue.md(owner_link(restored.by)),
     }
-
-
-def subsumed_materialization(
-    assets: JobAssets, completed: Completed, reporter: Reporter
-) -> dg.AssetMaterialization:
-    """The event of a checkpoint whose manifest was deleted before it was reported: its record is left."""
-    return dg.AssetMaterialization(
-        asset_key=assets.checkpoints_key,
-        partition=assets.partition_key(completed.checkpoint_id),
-        description=f"checkpoint {completed.checkpoint_id} of {assets.job}, subsumed since",
-        tags=_tags(completed, reporter),
-        metadata={
-            "files": len(completed.files),
-            "checkpoint": _about(assets, completed, reporter, parent=True),
-            **_when(completed),
-            "state": "subsumed, and its manifest is deleted: it cannot be restored",
-        },
-    )
-
-
-def operator_materialization(
-    assets: JobAssets, checkpoint: Checkpoint, operator: str, reporter: Reporter
-) -> dg.AssetMaterialization:
-    """The event of the changes that a checkpoint made to the state of one operator."""
-    entry = checkpoint.manifest.operators[operator]
-    report = entry.report
-    base_path = JobNames(assets.job).changelog_base_path(checkpoint.attempt)
-    metadata: dict[str, Any] = {
-        "checkpoint": _about(assets, checkpoint.entry.completed, reporter),
-        "keys": ", ".join(report.key_columns),
-        "key groups": str(report.max_parallelism),
-        "upserts": report.upserts,
-        "deletes": report.deletes,
-        "changelog MiB": mebibytes(report.stored_bytes),
-        _URI: f"{reporter.store_uri.rstrip('/')}/{base_path}/",
-        **_when(checkpoint.entry.completed),
-    }
-    return dg.AssetMaterialization(
-        asset_key=assets.operator_key(operator),
-        description=f"state of {operator} at checkpoint {checkpoint.checkpoint_id}",
-        tags=_tags(checkpoint.entry.completed, reporter),
-        metadata={**metadata, **_table(entry)},
-    )
-
-
-def files_event(
-    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, partition: str | None
-) -> dg.AssetMaterialization | dg.AssetObservation:
-    """The event of the files that a checkpoint published: a materialization once none is blocked any more."""
-    files = checkpoint.manifest.files
-    blocked = {file.name for file in checkpoint.blocked}
-    commit = checkpoint.entry.committed
-    metadata: dict[str, Any] = {
-        "checkpoint": _about(assets, checkpoint.entry.completed, reporter),
-        "file names": _file_names(checkpoint, reporter),
-        _URI: folder_uri(reporter.store_uri, files),
-        "files": len(files) - len(blocked),
-        "file MiB": mebibytes(checkpoint.manifest.file_bytes),
-        "components": sum(len(file.components) for file in files),
-        **_when(checkpoint.entry.completed),
-    }
-    if commit is not None:
-        metadata["compose-commit seconds"] = measure(commit.seconds)
-    rows = [file.rows for file in files if file.object_name not in blocked]
-    if None not in rows:  # else nobody knows: a number would be plotted, and checks go by it
-        metadata[_ROWS if partition is None else _PARTITION_ROWS] = sum(filter(None, rows))
-    if blocked:
-        metadata["blocked"] = dg.MetadataValue.md(blocked_lines(checkpoint))
-    event = dg.AssetObservation if blocked else dg.AssetMaterialization
-    which = f"{len(blocked)} of {len(files)} files are blocked" if blocked else "files"
-    return event(
-        asset_key=assets.files_key,
-        partition=partition,
-        description=f"{which} of checkpoint {checkpoint.checkpoint_id}",
-        tags={
-            **_tags(checkpoint.entry.completed, reporter, step="6"),
-            TAG_VERSION: files_version(checkpoint.attempt, commit),
-        },
-        metadata=metadata,
-    )
-
-
-def _file_names(checkpoint: Checkpoint, reporter: Reporter) -> dg.MetadataValue:
-    return dg.MetadataValue.md(file_lines(checkpoint, reporter.store_uri))
 
 
 def _published(checkpoint: Checkpoint) -> dict[str, dg.MetadataValue]:
@@ -425,23 +422,6 @@ def _published(checkpoint: Checkpoint) -> dict[str, dg.MetadataValue]:
     text = f"{len(files) - len(blocked)} of {len(files)} files are published"
     said: dict[str, dg.MetadataValue] = {"published": dg.MetadataValue.text(text)}
     return {**said, "blocked": dg.MetadataValue.md(blocked_lines(checkpoint))} if blocked else said
-
-
-def state_materialization(
-    assets: JobAssets, checkpoint: Checkpoint, reporter: Reporter, partition: str | None
-) -> dg.AssetMaterialization:
-    """The event of the whole state, where no run of the state's own asset reports it."""
-    return dg.AssetMaterialization(
-        asset_key=assets.state_key,
-        partition=partition,
-        description=f"state at checkpoint {checkpoint.checkpoint_id}",
-        tags=_tags(checkpoint.entry.completed, reporter),
-        metadata={
-            "checkpoint": _about(assets, checkpoint.entry.completed, reporter),
-            **_when(checkpoint.entry.completed),
-            **state_metadata(checkpoint, reporter.prices),
-        },
-    )
 
 
 def state_version(attempt: uuid.UUID) -> str:
@@ -460,13 +440,14 @@ def files_version(attempt: uuid.UUID, committed: Committed | None) -> str:
 
 
 def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
-    """What the materialization of the state says of its checkpoint: a table, where it is of one operator."""
-    operators = list(checkpoint.manifest.operators.values())
+    """What an event of the state says of its checkpoint: a table, where it is of one operator."""
+    manifest = checkpoint.manifest
+    operators = list(manifest.operators.values())
     return {
         **(_table(operators[0]) if len(operators) == 1 else {}),
         "details": operator_details(checkpoint),
-        "changed rows": checkpoint.manifest.changes,
-        "changelog MiB": mebibytes(checkpoint.manifest.state_bytes),
+        "changed rows": manifest.changes,
+        "changelog MiB": mebibytes(manifest.state_bytes),
         **cost_measures(checkpoint, prices),
     }
 
@@ -478,29 +459,11 @@ def output_of_state(
     its op is tagged.
     """
     checkpoint, assets = coordinator.get(attempt.checkpoint_id), JobAssets.defined(coordinator.job)
-    reporter = Reporter.of(coordinator, coordinator.timeline.seen(), "run")
-    tags = {TAG_JOB: coordinator.job, **_tags(checkpoint.entry.completed, reporter, step)}
+    reporter = Reporter.of(assets, coordinator, coordinator.timeline.seen(), "run")
+    event = reporter.state(assets.state_key, checkpoint, None, step)
+    tags = {TAG_JOB: coordinator.job, **(event.tags or {})}
     version = dg.DataVersion(tags.pop(TAG_VERSION))  # a tag that Dagster sets
-    about = dg.MetadataValue.md(checkpoint_link(assets, attempt.checkpoint_id))
-    said = {"checkpoint": about, **state_metadata(checkpoint, reporter.prices)}
-    return dg.MaterializeResult(metadata=said, tags=tags, data_version=version)
-
-
-def _tags(completed: Completed, reporter: Reporter, step: str = "5") -> Mapping[str, str]:
-    tags = {
-        TAG_CHECKPOINT: str(completed.checkpoint_id),
-        TAG_STEP: step,
-        TAG_ATTEMPT: str(completed.attempt),
-        TAG_SLOT: str(completed.slot),
-        TAG_TIMELINE: reporter.timeline,
-        TAG_REPORTER: reporter.kind,
-        TAG_VERSION: state_version(completed.attempt),
-    }
-    if reporter.restored_in is not None:
-        tags[TAG_RESTORED] = str(reporter.restored_in)
-    if completed.parent is not None:
-        tags[TAG_PARENT] = str(completed.parent)
-    return tags
+    return dg.MaterializeResult(metadata=event.metadata, tags=tags, data_version=version)
 
 
 def _table(entry: OperatorEntry) -> dict[str, Any]:

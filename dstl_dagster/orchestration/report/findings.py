@@ -21,6 +21,7 @@ from dstl_dagster.clock import Clock
 from dstl_dagster.format import counted
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import has_partition, is_held
+from dstl_dagster.orchestration.report.links import how_to_resolve
 from dstl_dagster.orchestration.report.measures import measure
 from dstl_dagster.orchestration.report.reconcile import PartitionChanges
 from dstl_dagster.timeline import BlockedFile, TimelineView
@@ -218,8 +219,7 @@ def blocked_files(view: TimelineView) -> Finding:
 
 
 def _resolve(checkpoint_id: int, file: BlockedFile) -> str:
-    way_out = f"`dstl checkpoints resolve {checkpoint_id} {file.name}` with `--keep` or `--replace`"
-    return f"{file.name}: {file.reason}. {way_out}"
+    return f"{file.name}: {file.reason}. {how_to_resolve(checkpoint_id, file.name)}"
 
 
 def partitions_finding(

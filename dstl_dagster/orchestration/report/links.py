@@ -20,6 +20,7 @@ __all__ = [
     "checkpoint_link",
     "file_lines",
     "folder_uri",
+    "how_to_resolve",
     "launchpad_link",
     "object_link",
     "owner_link",
@@ -84,6 +85,11 @@ def file_lines(checkpoint: Checkpoint, store_uri: str) -> str:
 def blocked_lines(checkpoint: Checkpoint) -> str:
     """Each blocked file, and why it is."""
     return shown_lines([f"`{file.name}`: {file.reason}" for file in checkpoint.blocked])
+
+
+def how_to_resolve(checkpoint_id: int, name: str) -> str:
+    """The command for a blocked file."""
+    return f"`dstl checkpoints resolve {checkpoint_id} {name}` with `--keep` or `--replace`"
 
 
 def shown_lines(lines: Sequence[str]) -> str:

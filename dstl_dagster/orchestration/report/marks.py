@@ -22,21 +22,10 @@ from dataclasses import dataclass, field
 import dagster as dg
 from dagster._core.events import AssetMaterializationPlannedData  # no public name; since Dagster 0.14
 
-from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_JOB, TAG_MARK, TAG_RESTORED
-from dstl_dagster.timeline import Completed, Restored
+from dstl_dagster.orchestration.tags import TAG_JOB, TAG_MARK
 
-__all__ = [
-    "Mark",
-    "blocked_mark",
-    "leave_as_it_was",
-    "mark_partitions",
-    "other_store_mark",
-    "planned_before",
-    "restored_mark",
-    "settle_marks",
-]
+__all__ = ["Mark", "leave_as_it_was", "mark_partitions", "planned_before", "settle_marks"]
 
 _MARKED = "dstl/marked"
 _STEP = "mark"
@@ -69,49 +58,6 @@ class Mark:
     partitions: Mapping[dg.AssetKey, tuple[str, ...]]
     tags: Mapping[str, str] = field(default_factory=dict)
     alone: bool = False
-
-
-def restored_mark(
-    assets: JobAssets,
-    restored: Restored,
-    left: tuple[Completed, ...],
-    partitions: Mapping[dg.AssetKey, tuple[str, ...]],
-) -> Mark:
-    """What a restore took away from these partitions, which still show it."""
-    batches = ", ".join(filter(None, (completed.idempotency_key for completed in left)))
-    return Mark(
-        cause=f"restored/{restored.decision_id}",
-        about=f"run again after the restore to {restored.where}",
-        why=f"{assets.job} was rolled back to {restored.where}. Run again, oldest first: {batches}",
-        partitions=partitions,
-        tags={TAG_CHECKPOINT: str(restored.checkpoint_id), TAG_RESTORED: str(restored.slot)},
-    )
-
-
-def blocked_mark(assets: JobAssets, checkpoint: Checkpoint, partition: str) -> Mark:
-    """The partition of a checkpoint with blocked files."""
-    names = ", ".join(file.name for file in checkpoint.blocked)
-    number = checkpoint.checkpoint_id
-    return Mark(
-        cause=f"blocked/{checkpoint.attempt}",
-        about=f"blocked files of checkpoint {number}",
-        why=f"Files of checkpoint {number} are blocked: {names}. "
-        f"`dstl checkpoints resolve {number} NAME` with `--keep` or `--replace`",
-        partitions={assets.files_key: (partition,)},
-        tags={TAG_CHECKPOINT: str(number), TAG_ATTEMPT: str(checkpoint.attempt)},
-    )
-
-
-def other_store_mark(assets: JobAssets, left: str, partitions: Mapping[dg.AssetKey, tuple[str, ...]]) -> Mark:
-    """What the store that is shown from now on does not have. `left`: the last attempt of the one before."""
-    return Mark(
-        cause=f"store/{assets.job}/{left}",
-        about="not in the store that the job was started over in",
-        why=f"{assets.job} was started over in another store, which does not have these partitions: run them "
-        "there, oldest first",
-        partitions=partitions,
-        alone=True,
-    )
 
 
 def mark_partitions(instance: dg.DagsterInstance, assets: JobAssets, mark: Mark) -> None:

@@ -13,9 +13,9 @@ before it were. A partition is marked only while it shows a checkpoint that was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -29,9 +29,10 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import is_held
 from dstl_dagster.orchestration.report import events as says
 from dstl_dagster.orchestration.report.events import Event, Reporter
-from dstl_dagster.orchestration.report.marks import Mark, blocked_mark, other_store_mark, restored_mark
+from dstl_dagster.orchestration.report.links import how_to_resolve
+from dstl_dagster.orchestration.report.marks import Mark
 from dstl_dagster.orchestration.report.page import Page
-from dstl_dagster.orchestration.tags import TAG_VERSION
+from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_RESTORED, TAG_VERSION
 from dstl_dagster.timeline import (
     CheckpointEntry,
     Committed,
@@ -41,66 +42,7 @@ from dstl_dagster.timeline import (
     TimelineView,
 )
 
-__all__ = [
-    "History",
-    "PartitionChanges",
-    "Report",
-    "partition_changes",
-    "show_newest",
-    "show_store",
-    "to_report",
-]
-
-
-@dataclass(frozen=True)
-class History:
-    """What a job's timeline says, the manifests behind it, and how an event tells of it.
-
-    Attributes:
-        reporter: with the view of all records up to those that are reported, at least.
-        known: completed checkpoints that are too old for the view.
-        manifest: of a completed checkpoint; `None` where clean-up has deleted it.
-        left_behind: the checkpoints that a restore abandoned, oldest first.
-    """
-
-    reporter: Reporter
-    manifest: Callable[[Completed, Committed | None], Checkpoint | None]
-    left_behind: Callable[[Restored], tuple[Completed, ...]]
-    known: Mapping[int, Completed] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        coordinator: CheckpointCoordinator,
-        view: TimelineView,
-        kind: str,
-        *read: Checkpoint,
-        known: Mapping[int, Completed] | None = None,
-        **of_reporter: Any,
-    ) -> History:
-        """As the store has it. `read`: checkpoints whose manifests the caller has. Others: as `Reporter`."""
-
-        def manifest(completed: Completed, committed: Committed | None) -> Checkpoint | None:
-            found = next((each.manifest for each in read if each.attempt == completed.attempt), None)
-            with suppress(NotFoundError):
-                found = found or load_manifest(
-                    coordinator.store, completed.manifest, completed.manifest_crc32c
-                )
-            entry = CheckpointEntry(completed=completed, committed=committed)
-            return None if found is None else Checkpoint(entry, found)
-
-        reporter = Reporter.of(coordinator, view, kind, **of_reporter)
-        return cls(reporter, manifest, coordinator.left_behind, known or {})
-
-    @property
-    def view(self) -> TimelineView:
-        """Of the timeline."""
-        return self.reporter.view or TimelineView()
-
-    def completed(self, checkpoint_id: int) -> Completed | None:
-        """The record of step 5 of this checkpoint."""
-        entry = self.view.checkpoints.get(checkpoint_id)
-        return self.known.get(checkpoint_id) if entry is None else entry.completed
+__all__ = ["PartitionChanges", "Reconcile", "Report", "partition_changes"]
 
 
 @dataclass(frozen=True)
@@ -128,194 +70,250 @@ class Report:
         return [event for event in made if event.asset_key == key]
 
 
-def to_report(record: TimelineRecord, history: History, page: Page) -> Report:
-    """What is lacking of one record; of records that no page shows, nothing.
+@dataclass(frozen=True)
+class Reconcile:
+    """What should be shown of a job, by its timeline, less what a page shows.
 
-    A checkpoint that a restore left behind has its own event, and none of files or state: those would show
-    its batch as done.
+    Attributes:
+        reporter: with the view of all records up to those that are reported, at least.
+        read: checkpoints whose manifests are at hand.
+        known: completed checkpoints that are too old for the view.
     """
-    match record:
-        case Completed():
-            return _of_completed(record, history, page)
-        case Committed() if not history.view.is_abandoned(record.checkpoint_id):
-            completed = history.completed(record.checkpoint_id)
-            if completed is not None:
-                return _of_committed(completed, record, history, page)
-        case Restored():
-            return _of_restored(record, history, page)
-        case _:
-            pass
-    return Report()
 
+    page: Page
+    coordinator: CheckpointCoordinator
+    reporter: Reporter
+    read: tuple[Checkpoint, ...] = ()
+    known: Mapping[int, Completed] = field(default_factory=dict)
 
-def show_newest(
-    so_far: Report,
-    history: History,
-    page: Page,
-    restored: Restored | None = None,
-) -> Report:
-    """The job's last checkpoint as the newest of each of its assets, where another one is so after `so_far`:
-    one that a restore left behind, or that was reported late.
+    @classmethod
+    def of(
+        cls,
+        page: Page,
+        coordinator: CheckpointCoordinator,
+        view: TimelineView,
+        kind: str,
+        *read: Checkpoint,
+        known: Mapping[int, Completed] | None = None,
+        **of_reporter: Any,
+    ) -> Reconcile:
+        """With what the store has. Other arguments: as of `Reporter`."""
+        reporter = Reporter.of(page.assets, coordinator, view, kind, **of_reporter)
+        return cls(page, coordinator, reporter, read, known or {})
 
-    `restored`: the newest restore; it is told of while the job resumes where it went back to.
-    """
-    last, assets = history.view.last_completed, page.assets
+    @property
+    def view(self) -> TimelineView:
+        """Of the timeline."""
+        return self.reporter.view or TimelineView()
 
-    def newest(key: dg.AssetKey) -> str | None:
-        made = so_far.materialized(key)
-        event = made[-1] if made else page.newest(key)
-        return None if event is None else says.attempt_of(event)
+    def completed(self, checkpoint_id: int) -> Completed | None:
+        """The record of step 5 of this checkpoint."""
+        entry = self.view.checkpoints.get(checkpoint_id)
+        return self.known.get(checkpoint_id) if entry is None else entry.completed
 
-    if last is None or newest(assets.checkpoints_key) in (None, str(last.completed.attempt)):
+    # ---- what is to be reported ----
+
+    def record(self, record: TimelineRecord) -> Report:
+        """What is lacking of one record; of records that no page shows, nothing.
+
+        A checkpoint that a restore left behind has its own event, and none of files or state: those would
+        show its batch as done.
+        """
+        match record:
+            case Completed():
+                return self._of_completed(record)
+            case Committed() if not self.view.is_abandoned(record.checkpoint_id):
+                completed = self.completed(record.checkpoint_id)
+                if completed is not None:
+                    return self._of_committed(CheckpointEntry(completed=completed, committed=record))
+            case Restored():
+                return self._of_restored(record)
+            case _:
+                pass
         return Report()
-    if restored is not None and restored.checkpoint_id != last.checkpoint_id:
-        restored = None
-    by = replace(history.reporter, restored_in=None if restored is None else restored.slot)
-    events = _anew(last, history, page, by)
-    lacking = [event for event in events[:-1] if newest(event.asset_key) != str(last.completed.attempt)]
-    for event in events[-1:]:
-        if restored is None or not isinstance(event, dg.AssetMaterialization):
-            lacking.append(event)
-        else:
-            lacking.append(says.rolled_back(event, assets, restored, history.left_behind(restored)))
-    return Report(tuple(lacking))
 
+    def newest(self, so_far: Report, restored: Restored | None = None) -> Report:
+        """The job's last checkpoint as the newest of each of its assets, where another one is so after
+        `so_far`: one that a restore left behind, or that was reported late.
 
-def show_store(so_far: Report, history: History, page: Page) -> Report:
-    """`so_far`, and all that can be restored, anew and once, after this page has shown another store; and
-    days that it does not have as failed.
-    """
-    view, assets = history.view, page.assets
-    gone = {}
-    for key in (*assets.state_keys, assets.files_key):
-        definition = page.states.get(key) if key in assets.state_keys else page.files
-        shown = sorted(page.materialized(key))
-        foreign = [day for day in shown if not is_held(view, definition, day)]
-        if foreign:
-            gone[key] = tuple(foreign)
-    before = page.newest(assets.checkpoints_key)
-    left = "" if before is None else says.attempt_of(before)
-    report = so_far.without(entry.completed.attempt for entry in view.retained)
-    report += Report(marks=(other_store_mark(assets, left, gone),))
-    for entry in view.retained:
-        report += Report(tuple(_anew(entry, history, page, history.reporter)))
-        checkpoint = history.manifest(entry.completed, entry.committed)
-        partition = page.partition(page.files, entry.completed)
-        if checkpoint is not None and checkpoint.blocked and partition is not None:
-            report += Report(marks=(blocked_mark(assets, checkpoint, partition),))
-    return report
+        `restored`: the newest restore; it is told of while the job resumes where it went back to.
+        """
+        last, assets = self.view.last_completed, self.page.assets
 
+        def newest(key: dg.AssetKey) -> str | None:
+            made = so_far.materialized(key)
+            event = made[-1] if made else self.page.newest(key)
+            return None if event is None else says.attempt_of(event)
 
-def _anew(entry: CheckpointEntry, history: History, page: Page, reporter: Reporter) -> list[Event]:
-    """A checkpoint's events once more, its own last; none without its manifest."""
-    checkpoint, assets = history.manifest(entry.completed, entry.committed), page.assets
-    if checkpoint is None:
-        return []
-    events: list[Event] = []
-    state, batch = state_of(assets, checkpoint), checkpoint.idempotency_key
+        if last is None or newest(assets.checkpoints_key) in (None, str(last.completed.attempt)):
+            return Report()
+        if restored is not None and restored.checkpoint_id != last.checkpoint_id:
+            restored = None
+        by = replace(self.reporter, restored_in=None if restored is None else restored.slot)
+        events = replace(self, reporter=by)._anew(last)
+        lacking = [event for event in events[:-1] if newest(event.asset_key) != str(last.completed.attempt)]
+        for own in events[-1:]:
+            if restored is not None and isinstance(own, dg.AssetMaterialization):
+                own = by.rolled_back(own, restored, self.coordinator.left_behind(restored))
+            lacking.append(own)
+        return Report(tuple(lacking))
 
-    def place(key: dg.AssetKey, definition: dg.PartitionsDefinition[str] | None) -> str | None:
-        return batch if batch in page.materialized(key) else page.partition(definition, entry.completed)
+    def whole_store(self, so_far: Report) -> Report:
+        """`so_far`, and all that can be restored, anew and once, after this page has shown another store; and
+        days that it does not have as failed.
+        """
+        view, assets, page = self.view, self.page.assets, self.page
+        gone = {}
+        for key in (*assets.state_keys, assets.files_key):
+            definition = page.states.get(key) if key in assets.state_keys else page.files
+            shown = sorted(page.materialized(key))
+            foreign = [day for day in shown if not is_held(view, definition, day)]
+            if foreign:
+                gone[key] = tuple(foreign)
+        before = page.newest(assets.checkpoints_key)
+        left = "" if before is None else says.attempt_of(before)
+        mark = Mark(
+            cause=f"store/{assets.job}/{left}",
+            about="not in the store that the job was started over in",
+            why=f"{assets.job} was started over in another store, which does not have these partitions: run "
+            "them there, oldest first",
+            partitions=gone,
+            alone=True,
+        )
+        report = so_far.without(entry.completed.attempt for entry in view.retained)
+        report += Report(marks=(mark,))
+        for entry in view.retained:
+            report += Report(tuple(self._anew(entry)), self._blocked(entry))
+        return report
 
-    if state is not None and entry.committed is not None:
-        key = state.state_key
-        where, known = place(key, page.states.get(key)), page.newest(key)
-        if where is not None or (known is not None and known.partition is None):
-            events.append(says.state_materialization(state, checkpoint, reporter, where))
-    events += _operators(page, checkpoint, reporter)
-    if checkpoint.manifest.files and checkpoint.committed:
-        where = place(assets.files_key, page.files)
-        events.append(says.files_event(assets, checkpoint, reporter, where))
-    return [*events, says.checkpoint_materialization(assets, checkpoint, reporter)]
+    # ---- of one record ----
 
+    def _of_completed(self, completed: Completed) -> Report:
+        """The changes of each operator, a word on the parent's page, and the checkpoint's own event."""
+        if self.page.has(self.page.assets.checkpoints_key, says.state_version(completed.attempt)):
+            return Report()
+        checkpoint = self._checkpoint(CheckpointEntry(completed=completed, committed=None))
+        if checkpoint is None:
+            return Report((self.reporter.subsumed(completed),))
+        events = self._operators(checkpoint)
+        if self._has_page(completed.parent):
+            events.append(self.reporter.child(completed))
+        return Report((*self._lacking(events), self.reporter.checkpoint(checkpoint)))
 
-def _lacking(events: Iterable[Event], page: Page) -> tuple[Event, ...]:
-    """Those that were not written by an earlier try. The last one was written last."""
-    return tuple(event for event in events if not page.has(event.asset_key, _version(event)))
+    def _of_committed(self, entry: CheckpointEntry) -> Report:
+        """The files, which a person's word on a blocked one changes; and the state, if no output shows it."""
+        completed, page, assets = entry.completed, self.page, self.page.assets
+        version = says.files_version(completed.attempt, entry.committed)
+        has_files = bool(completed.files) and not page.has(assets.files_key, version)
+        state = says.state_version(completed.attempt)
+        has_state = bool(page.states) and not any(page.has(key, state) for key in assets.state_keys)
+        checkpoint = self._checkpoint(entry) if has_files or has_state else None
+        if checkpoint is None:
+            return Report()
+        events: list[Event] = []
+        if has_files:
+            if self._has_page(completed.checkpoint_id):
+                events += self._lacking([self.reporter.published(checkpoint)])
+            events.append(self.reporter.files(checkpoint, page.partition(page.files, completed)))
+        made = state_of(assets, checkpoint) if has_state else None
+        if made is not None and made.state_key in page.states:
+            definition = page.states[made.state_key]
+            where = page.partition(definition, completed)
+            if definition is None or where is not None:
+                events.append(self.reporter.state(made.state_key, checkpoint, where))
+        return Report(tuple(events), self._blocked(entry) if has_files else ())
 
+    def _of_restored(self, restored: Restored) -> Report:
+        """What is gone, said wherever it is shown."""
+        page, assets, left = self.page, self.page.assets, self.coordinator.left_behind(restored)
+        batches = {each.idempotency_key: each for each in left if each.idempotency_key is not None}
+        still: dict[dg.AssetKey, tuple[str, ...]] = {}
+        for key in (*assets.state_keys, assets.files_key) if batches else ():
+            ever = page.materialized(key)
+            taken = [
+                day for day, each in batches.items() if day in ever and _shows(page.newest(key, day), each)
+            ]
+            if taken:
+                still[key] = tuple(taken)
+        gone = [event for each in left for event in self.reporter.left_behind(restored, each, still)]
+        mark = Mark(
+            cause=f"restored/{restored.decision_id}",
+            about=f"run again after the restore to {restored.where}",
+            why=f"{assets.job} was rolled back to {restored.where}. Run again, oldest first: "
+            + ", ".join(batches),
+            partitions=still,
+            tags={TAG_CHECKPOINT: str(restored.checkpoint_id), TAG_RESTORED: str(restored.slot)},
+        )
+        return Report(self._lacking(gone), (mark,) if still else ())
 
-def _version(event: Event) -> str:
-    return (event.tags or {})[TAG_VERSION]
+    def _blocked(self, entry: CheckpointEntry) -> tuple[Mark, ...]:
+        """The partition of a checkpoint with blocked files, as failed."""
+        partition, number = self.page.partition(self.page.files, entry.completed), entry.checkpoint_id
+        blocked = () if entry.committed is None else entry.committed.blocked
+        if not blocked or partition is None:
+            return ()
+        names = ", ".join(file.name for file in blocked)
+        mark = Mark(
+            cause=f"blocked/{entry.completed.attempt}",
+            about=f"blocked files of checkpoint {number}",
+            why=f"Files of checkpoint {number} are blocked: {names}. {how_to_resolve(number, 'NAME')}",
+            partitions={self.page.assets.files_key: (partition,)},
+            tags={TAG_CHECKPOINT: str(number), TAG_ATTEMPT: str(entry.completed.attempt)},
+        )
+        return (mark,)
 
+    # ---- of a checkpoint ----
 
-def _operators(page: Page, checkpoint: Checkpoint, reporter: Reporter) -> list[Event]:
-    return [
-        says.operator_materialization(page.assets, checkpoint, operator, reporter)
-        for operator in page.assets.operators
-        if operator in checkpoint.manifest.operators
-    ]
+    def _anew(self, entry: CheckpointEntry) -> list[Event]:
+        """Its events once more, its own last; none without its manifest."""
+        checkpoint, page, assets = self._checkpoint(entry), self.page, self.page.assets
+        if checkpoint is None:
+            return []
+        events: list[Event] = []
+        state, batch = state_of(assets, checkpoint), checkpoint.idempotency_key
 
+        def place(key: dg.AssetKey, definition: dg.PartitionsDefinition[str] | None) -> str | None:
+            return batch if batch in page.materialized(key) else page.partition(definition, entry.completed)
 
-def _of_completed(completed: Completed, history: History, page: Page) -> Report:
-    """The changes of each operator, a word on the parent's page, and the checkpoint's own event."""
-    assets, reporter = page.assets, history.reporter
-    if page.has(assets.checkpoints_key, says.state_version(completed.attempt)):
-        return Report()
-    checkpoint = history.manifest(completed, None)
-    if checkpoint is None:
-        return Report((says.subsumed_materialization(assets, completed, reporter),))
-    events: list[Event] = _operators(page, checkpoint, reporter)
-    if _has_page(history.view, completed.parent):
-        events.append(says.child_observation(assets, completed))
-    own = says.checkpoint_materialization(assets, checkpoint, reporter)
-    return Report((*_lacking(events, page), own))
+        if state is not None and entry.committed is not None:
+            key = state.state_key
+            where, known = place(key, page.states.get(key)), page.newest(key)
+            if where is not None or (known is not None and known.partition is None):
+                events.append(self.reporter.state(key, checkpoint, where))
+        events += self._operators(checkpoint)
+        if checkpoint.manifest.files and checkpoint.committed:
+            events.append(self.reporter.files(checkpoint, place(assets.files_key, page.files)))
+        return [*events, self.reporter.checkpoint(checkpoint)]
 
+    def _checkpoint(self, entry: CheckpointEntry) -> Checkpoint | None:
+        """With its manifest; `None` where clean-up has deleted that."""
+        completed = entry.completed
+        for each in self.read:
+            if each.attempt == completed.attempt:
+                return Checkpoint(entry, each.manifest)
+        try:
+            manifest = load_manifest(self.coordinator.store, completed.manifest, completed.manifest_crc32c)
+        except NotFoundError:
+            return None
+        return Checkpoint(entry, manifest)
 
-def _of_committed(
-    completed: Completed,
-    committed: Committed,
-    history: History,
-    page: Page,
-) -> Report:
-    """The files, which a person's word on a blocked one changes; and the state, if no output shows it."""
-    assets, reporter = page.assets, history.reporter
-    version = says.files_version(completed.attempt, committed)
-    has_files = bool(completed.files) and not page.has(assets.files_key, version)
-    state = says.state_version(completed.attempt)
-    has_state = bool(page.states) and not any(page.has(key, state) for key in assets.state_keys)
-    checkpoint = history.manifest(completed, committed) if has_files or has_state else None
-    if checkpoint is None:
-        return Report()
-    events: list[Event] = []
-    marks: tuple[Mark, ...] = ()
-    if has_files:
-        partition = page.partition(page.files, completed)
-        if _has_page(history.view, completed.checkpoint_id):
-            events += _lacking([says.published_observation(assets, checkpoint, reporter)], page)
-        events.append(says.files_event(assets, checkpoint, reporter, partition))
-        if checkpoint.blocked and partition is not None:
-            marks = (blocked_mark(assets, checkpoint, partition),)
-    made = state_of(assets, checkpoint) if has_state else None
-    if made is not None and made.state_key in page.states:
-        definition = page.states[made.state_key]
-        where = page.partition(definition, completed)
-        if definition is None or where is not None:
-            events.append(says.state_materialization(made, checkpoint, reporter, where))
-    return Report(tuple(events), marks)
+    def _operators(self, checkpoint: Checkpoint) -> list[Event]:
+        made = partial(self.reporter.operator, checkpoint)
+        return [made(each) for each in self.page.assets.operators if each in checkpoint.manifest.operators]
 
+    def _has_page(self, checkpoint_id: int | None) -> bool:
+        """Only what can be restored has one: a backlog of thousands costs no more than what is retained."""
+        return any(entry.checkpoint_id == checkpoint_id for entry in self.view.retained)
 
-def _of_restored(restored: Restored, history: History, page: Page) -> Report:
-    """What is gone, said wherever it is shown."""
-    assets, left = page.assets, history.left_behind(restored)
-    batches = {each.idempotency_key: each for each in left if each.idempotency_key is not None}
-    still: dict[dg.AssetKey, tuple[str, ...]] = {}
-    for key in (*assets.state_keys, assets.files_key) if batches else ():
-        ever = page.materialized(key)
-        taken = [day for day, each in batches.items() if day in ever and _shows(page.newest(key, day), each)]
-        if taken:
-            still[key] = tuple(taken)
-    gone = [event for each in left for event in says.left_behind(assets, restored, each, still)]
-    marks = (restored_mark(assets, restored, left, still),) if still else ()
-    return Report(_lacking(gone, page), marks)
+    def _lacking(self, events: Iterable[Event]) -> tuple[Event, ...]:
+        """Those that were not written by an earlier try. The last one was written last."""
+        return tuple(
+            event for event in events if not self.page.has(event.asset_key, (event.tags or {})[TAG_VERSION])
+        )
 
 
 def _shows(event: dg.AssetMaterialization | None, completed: Completed) -> bool:
     return event is not None and says.attempt_of(event) == str(completed.attempt)
-
-
-def _has_page(view: TimelineView, checkpoint_id: int | None) -> bool:
-    """Only what can be restored has one: a backlog of thousands costs no more than what is retained."""
-    return any(entry.checkpoint_id == checkpoint_id for entry in view.retained)
 
 
 @dataclass(frozen=True)

@@ -30,17 +30,11 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.report.findings import evaluations_beside
+from dstl_dagster.orchestration.report.links import how_to_resolve
 from dstl_dagster.orchestration.report.marks import leave_as_it_was, mark_partitions, settle_marks
 from dstl_dagster.orchestration.report.page import Page
-from dstl_dagster.orchestration.report.reconcile import (
-    History,
-    Report,
-    partition_changes,
-    show_newest,
-    show_store,
-    to_report,
-)
-from dstl_dagster.timeline import CheckpointEntry, Restored, TimelineRecord
+from dstl_dagster.orchestration.report.reconcile import Reconcile, Report, partition_changes
+from dstl_dagster.timeline import CheckpointEntry, Restored
 
 __all__ = [
     "Step",
@@ -68,43 +62,52 @@ class Step:
     """What a step works with: the context of its op, the job's asset keys, and the job's control plane.
 
     The keys are those that the run's code location has for these assets.
+
+    Attributes:
+        partitions_def: of the job's state and files; by default those of the op's asset or job.
     """
 
     context: dg.OpExecutionContext
     assets: JobAssets
     coordinator: CheckpointCoordinator
+    partitions_def: dg.PartitionsDefinition[Any] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "assets", assets_in(self.context, self.assets))
 
-    def history(self, *read: Checkpoint) -> History:
-        """`read`: checkpoints whose manifests are at hand."""
-        return History.of(
-            self.coordinator,
-            self.coordinator.timeline.seen(),
-            "run",
-            *read,
-            partitions_def=definition_of(self.context),
-            repository=code_location(self.context),
-        )
-
-    def page(self, own: Checkpoint | None = None, *, shows_state: bool = False) -> Page:
-        """Where the run's definitions show the job.
+    def reconcile(self, own: Checkpoint | None = None, *, shows_state: bool = False) -> Reconcile:
+        """For the page that the run's definitions make.
 
         Args:
             own: the checkpoint of the run's own batch, which has the run's partition.
             shows_state: events show the state of the run's asset, and not its output.
         """
         context, key = self.context, self.assets.state_key
-        definition = definition_of(context)
+        definition = self.partitions_def or definition_of(context)
         has_state = shows_state and context.has_assets_def and key in context.assets_def.keys
-        return Page(
+        page = Page(
             self.assets,
             context.instance,
             definition,
             {key: definition} if has_state else {},
             {} if own is None else {own.attempt: partition_of(context)},
         )
+        return Reconcile.of(
+            page,
+            self.coordinator,
+            self.coordinator.timeline.seen(),
+            "run",
+            *([] if own is None else [own]),
+            partitions_def=definition,
+            repository=code_location(context),
+        )
+
+    def write(self, report: Report) -> None:
+        """Marks first, then events."""
+        for mark in report.marks:
+            mark_partitions(self.context.instance, self.assets, mark)
+        for event in report.events:
+            self.context.log_event(event)
 
     def progress(self, doing: str, things: str) -> Callable[[int, int], None]:
         """A callback that logs how far the step is: after each tenth of the things, and at the end."""
@@ -221,9 +224,8 @@ def report_checkpoint(step: Step, checkpoint: Checkpoint) -> None:
     parent = step.coordinator.timeline.seen().checkpoints.get(checkpoint.parent or 0)
     if parent is not None:
         _catch_up(step, parent)
-    instance, assets = step.context.instance, step.assets
-    instance.add_dynamic_partitions(assets.partitions_name, [assets.partition_key(checkpoint.checkpoint_id)])
-    _write(step, _lacking(step, step.page(checkpoint), checkpoint.entry.completed, read=checkpoint))
+    _add_partition(step, checkpoint.checkpoint_id)
+    step.write(step.reconcile(checkpoint).record(checkpoint.entry.completed))
 
 
 def report_files(step: Step, checkpoint: Checkpoint) -> None:
@@ -232,56 +234,44 @@ def report_files(step: Step, checkpoint: Checkpoint) -> None:
     if committed is None:
         return
     # The state is the output of this run, unless that is about to fail for its files.
-    page = step.page(checkpoint, shows_state=bool(checkpoint.blocked))
-    report = _lacking(step, page, committed, read=checkpoint)
-    _write(step, report)
+    reconcile = step.reconcile(checkpoint, shows_state=bool(checkpoint.blocked))
+    report = reconcile.record(committed)
+    step.write(report)
     partition, key = partition_of(context), step.assets.state_key
-    if page.states and partition is not None and not report.materialized(key):
+    if reconcile.page.states and partition is not None and not report.materialized(key):
         leave_as_it_was(context.instance, step.assets, key, partition, context.run_id)
 
 
 def report_restored(step: Step, restored: Restored) -> None:
     """Write what the instance lacks of a restore, and show the checkpoint that counts again."""
-    page = step.page()
-    _write(step, _lacking(step, page, restored))
-    _write(step, show_newest(Report(), step.history(), page, restored))
-
-
-def _lacking(
-    step: Step,
-    page: Page,
-    *records: TimelineRecord,
-    read: Checkpoint | None = None,
-) -> Report:
-    history = step.history(*([] if read is None else [read]))
-    return sum((to_report(record, history, page) for record in records), Report())
-
-
-def _write(step: Step, report: Report) -> None:
-    for mark in report.marks:
-        mark_partitions(step.context.instance, step.assets, mark)
-    for event in report.events:
-        step.context.log_event(event)
+    reconcile = step.reconcile()
+    step.write(reconcile.record(restored))
+    step.write(reconcile.newest(Report(), restored))
 
 
 def _catch_up(step: Step, entry: CheckpointEntry) -> None:
     """Report a checkpoint whose run died after step 5: this run published its files, and knows."""
-    instance, assets, page = step.context.instance, step.assets, step.page(shows_state=True)
-    records = [record for record in (entry.completed, entry.committed) if record is not None]
-    lacking, owner = _lacking(step, page, *records), entry.completed.owner
-    if not lacking or OwnerRuns(instance).are_alive(owner):  # then it reports it itself
+    reconcile, owner = step.reconcile(shows_state=True), entry.completed.owner
+    lacking = reconcile.record(entry.completed)
+    if entry.committed is not None:
+        lacking += reconcile.record(entry.committed)
+    if not lacking or OwnerRuns(step.context.instance).are_alive(owner):  # then it reports it itself
         return
     # Before the next one's: the page lists partitions as they were added.
-    instance.add_dynamic_partitions(assets.partitions_name, [assets.partition_key(entry.checkpoint_id)])
-    _write(step, lacking)
+    _add_partition(step, entry.checkpoint_id)
+    step.write(lacking)
     step.context.log.info(f"reported checkpoint {entry.checkpoint_id}, whose owner {owner} did not")
 
 
-def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | None = None) -> None:
-    """Evaluate the checks that cost next to nothing, so that a new checkpoint does not show as unchecked.
+def _add_partition(step: Step, checkpoint_id: int) -> None:
+    assets = step.assets
+    step.context.instance.add_dynamic_partitions(
+        assets.partitions_name, [assets.partition_key(checkpoint_id)]
+    )
 
-    `partitions_def`: of the job's state, where the step is not one of the state's own asset.
-    """
+
+def report_checks(step: Step) -> None:
+    """Evaluate the checks that cost next to nothing, so that a new checkpoint does not show as unchecked."""
     context = step.context
     own = context.assets_def.partitions_def if context.has_assets_def else None
     for event in evaluations_beside(
@@ -289,7 +279,7 @@ def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | Non
         step.assets,
         step.coordinator.timeline.seen(),
         code_location(context),
-        partitions_def or own,
+        step.partitions_def or own,
         SystemClock(),
     ):
         context.log_event(event)  # type: ignore[arg-type] # it does take one
@@ -297,7 +287,7 @@ def report_checks(step: Step, partitions_def: dg.PartitionsDefinition[Any] | Non
 
 def show_again(step: Step) -> None:
     """Let the job's assets show what the store has, after they have shown another store."""
-    _write(step, show_store(Report(), step.history(), step.page(shows_state=True)))
+    step.write(step.reconcile(shows_state=True).whole_store(Report()))
     match_partitions(step)
 
 
@@ -334,7 +324,7 @@ def _blocked(checkpoint: Checkpoint) -> dg.Failure:
         description=(
             f"blocked: {count} files of checkpoint {number}. Their final names belong to other objects, "
             f"which were left untouched; all others are published. The first: {first.name}: {first.reason}. "
-            f"Resolve it: `dstl checkpoints resolve {number} {first.name}` with `--keep` or `--replace`"
+            f"Resolve it: {how_to_resolve(number, first.name)}"
         ),
         metadata={file.name: file.reason for file in checkpoint.blocked},
         allow_retries=False,

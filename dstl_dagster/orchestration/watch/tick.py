@@ -27,13 +27,7 @@ from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.report.page import Page
-from dstl_dagster.orchestration.report.reconcile import (
-    History,
-    Report,
-    show_newest,
-    show_store,
-    to_report,
-)
+from dstl_dagster.orchestration.report.reconcile import Reconcile, Report
 from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT
 from dstl_dagster.orchestration.timeline_check import compare_timeline
 from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
@@ -148,22 +142,22 @@ class TimelineFollower:
         if self._shows_other:
             tick.restorable_changed = True
             view = self.coordinator.timeline.tail()
-            tick.report = show_store(tick.report, self._history(view), self.page)
+            tick.report = self._reconcile(view).whole_store(tick.report)
         elif view is not None:
             last = view.last_completed
             if last is not None and last.completed.slot <= tick.cursor.slot:  # a later one has its own turn
-                tick.report += show_newest(tick.report, self._history(view), self.page)
+                tick.report += self._reconcile(view).newest(tick.report)
         return tick
 
     def _take(
         self, record: TimelineRecord, tick: Tick, view: TimelineView, known: dict[int, Completed]
     ) -> bool:
         """Add to the tick what follows from the record; False where the tick has to end before it."""
-        history = self._history(view, known)
-        found = to_report(record, history, self.page)
+        reconcile = self._reconcile(view, known)
+        found = reconcile.record(record)
         if isinstance(record, Restored) and view.last_completed_id == record.checkpoint_id:
-            found += show_newest(tick.report + found, history, self.page, record)
-        owner = _owner_of(record, history)
+            found += reconcile.newest(tick.report + found, record)
+        owner = _owner_of(record, reconcile)
         if found and owner is not None and self._is_awaited(owner, record.recorded_at):
             at = f"{record.recorded_at:%H:%M:%S} UTC"
             tick.waiting = f"waiting for {owner}, which is alive, to report its checkpoint of {at}"
@@ -182,8 +176,9 @@ class TimelineFollower:
         tick.restorable_changed |= isinstance(record, (Completed, Restored, Subsumed, Savepoint, Released))
         return True
 
-    def _history(self, view: TimelineView, known: Mapping[int, Completed] | None = None) -> History:
-        return History.of(
+    def _reconcile(self, view: TimelineView, known: Mapping[int, Completed] | None = None) -> Reconcile:
+        return Reconcile.of(
+            self.page,
             self.coordinator,
             view,
             _SENSOR,
@@ -221,13 +216,13 @@ class TimelineFollower:
         return None
 
 
-def _owner_of(record: TimelineRecord, history: History) -> str | None:
+def _owner_of(record: TimelineRecord, reconcile: Reconcile) -> str | None:
     """Whose run reports the record by itself, while it is alive."""
     match record:
         case Completed():
             return record.owner
         case Committed():
-            completed = history.completed(record.checkpoint_id)
+            completed = reconcile.completed(record.checkpoint_id)
             return None if completed is None else completed.owner
         case Restored():
             return record.by
