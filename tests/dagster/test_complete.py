@@ -108,7 +108,7 @@ def test_a_subsumed_checkpoint_is_left_alone(days: Days) -> None:
     run(days, "2024-01-02")
     reference = first.output_for_node("days__state.update")
     records = len(days.kinds())
-    complete = ops.build_complete_op(lambda _job: days.code.JOB, prefix="again_")
+    complete = ops.StepOps(lambda _job: days.code.JOB, prefix="again_").complete()
 
     @dg.op(out=dg.Out(dict))
     def given() -> Any:
@@ -157,7 +157,7 @@ def test_two_updates_of_one_run_are_two_batches(days: Days) -> None:
 
     @dg.job(resource_defs={"changelog": days.resource()})
     def both() -> None:
-        between, last = (ops.build_complete_op(prefix=f"{name}_") for name in ("first", "second"))
+        between, last = (ops.StepOps(prefix=f"{name}_").complete() for name in ("first", "second"))
         last(update.alias("again")(after=between(update())))
 
     result = both.execute_in_process(instance=days.instance)

@@ -22,7 +22,7 @@ import days
 from stop_at import stop_where_asked
 
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_job
-from dstl_dagster.orchestration.define.ops import build_checkpoint_ops
+from dstl_dagster.orchestration.define.ops import StepOps
 from dstl_dagster.orchestration.inject import resources
 
 FILES, PARTS = 4, 6
@@ -86,7 +86,8 @@ def fan_in(context: dg.OpExecutionContext, references: list) -> dict:
 def with_fan_out() -> dg.JobDefinition:
     """The five steps, with a fan-out between the commit point and the files."""
     update = days.build_update(source=None, files=FILES)
-    persist, confirm, compose_commit, cleanup = build_checkpoint_ops(prefix="fan_")
+    ops = StepOps(prefix="fan_").separate()
+    persist, confirm, compose_commit, cleanup = (op.alias(op.name.removeprefix("fan_")) for op in ops)
 
     @dg.graph
     def steps() -> None:

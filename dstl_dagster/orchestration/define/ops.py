@@ -6,7 +6,7 @@ Does not own what a step does (`steps`) or which errors are retried (`failures`)
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -26,16 +26,7 @@ from dstl_dagster.orchestration.report.steps import Step, clean_up, compose_comm
 from dstl_dagster.orchestration.tags import TAG_STEP
 from dstl_dagster.timeline import Ending
 
-__all__ = [
-    "CheckpointOps",
-    "build_checkpoint_ops",
-    "build_complete_op",
-    "build_steps",
-    "cleanup_op",
-    "compose_commit_op",
-    "confirm_op",
-    "persist_op",
-]
+__all__ = ["StepOps", "build_steps", "cleanup_op", "compose_commit_op", "confirm_op", "persist_op"]
 
 Reference = dict[str, Any]
 
@@ -71,77 +62,6 @@ class _BatchReference(dg.DagsterType):
 Body = Callable[[Step, Attempt], None]
 
 
-@dataclass(frozen=True)
-class CheckpointOps:
-    """The four ops behind a user's own, in the order they run."""
-
-    persist: dg.OpDefinition
-    confirm: dg.OpDefinition
-    compose_commit: dg.OpDefinition
-    cleanup: dg.OpDefinition
-
-    def __iter__(self) -> Iterator[Callable[[Any], Any]]:
-        """Each as a node of a graph, under its short name."""
-        return iter(
-            (
-                self.persist.alias("persist"),
-                self.confirm.alias("confirm"),
-                self.compose_commit.alias("compose_commit"),
-                self.cleanup.alias("cleanup"),
-            )
-        )
-
-    def invoke_after(self, reference: Any) -> Any:
-        """Inside a graph: all four, one after the other, behind the op that returned `reference`."""
-        for op in self:
-            reference = op(reference)
-        return reference
-
-
-def build_checkpoint_ops(
-    assets: Callable[[str], JobAssets] = JobAssets.of,
-    *,
-    prefix: str = "",
-    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
-    pool: str | None = None,
-    ends: bool = False,
-    changelog: ChangelogStorageResource | None = None,
-    update: dg.OpDefinition | None = None,
-) -> CheckpointOps:
-    """The ops, with the asset keys under which they report.
-
-    Args:
-        assets: from a job's name to its asset keys; the default is `<job>/state`, `<job>/files` and
-            `<job>/checkpoints`.
-        prefix: of the ops' names, which must be unique among all that Dagster loads together.
-        retry_policy: for failures of a whole step; short network failures are retried inside.
-        pool: the concurrency pool of all four.
-        ends: nothing follows `cleanup`, which then returns nothing, so that Dagster stores nothing for it.
-        changelog: where the job lives; without it, the resource named `changelog`.
-        update: the op that does steps 1 to 3, if it is known.
-    """
-    ops = _Ops(assets, prefix, retry_policy, pool, ends, changelog, update)
-    return CheckpointOps(
-        persist=ops.op("persist", "4", persist.__doc__, _ALL_STEPS[:1]),
-        confirm=ops.op("confirm", "5", confirm.__doc__, _ALL_STEPS[1:2]),
-        compose_commit=ops.op("compose_commit", "6", compose_commit.__doc__, _ALL_STEPS[2:3]),
-        cleanup=ops.op("cleanup", "7", clean_up.__doc__, _ALL_STEPS[3:], is_last=True),
-    )
-
-
-def build_complete_op(assets: Callable[[str], JobAssets] = JobAssets.of, **arguments: Any) -> dg.OpDefinition:
-    """Steps 4 to 7 as one op, `complete`: arguments as of `build_checkpoint_ops`.
-
-    Each step reads the truth from the store, so a retry runs all four again, and those that are done find
-    that out: nothing that separate ops would keep is lost, but three processes.
-    """
-    about = (
-        "Steps 4 to 7: record, confirm (the commit point), compose-commit, clean up. A retry goes on where "
-    )
-    about += "the timeline stands."
-    return _Ops(assets, **arguments).op("complete", "4-7", about, _ALL_STEPS, is_last=True)
-
-
 def build_steps(
     update: dg.OpDefinition,
     assets: Callable[[str], JobAssets] = JobAssets.of,
@@ -150,18 +70,36 @@ def build_steps(
     **arguments: Any,
 ) -> Callable[[Any], Any]:
     """What stands inside a graph behind `update`, which returns a reference: `complete`, or the four ops.
-    Other arguments: as of `build_checkpoint_ops`.
+    Other arguments: as of `StepOps`.
     """
-    if separate_steps:
-        return build_checkpoint_ops(assets, update=update, **arguments).invoke_after
-    return build_complete_op(assets, update=update, **arguments).alias("complete")
+    ops = StepOps(assets, update=update, **arguments)
+    if not separate_steps:
+        return ops.complete().alias("complete")
+
+    def one_after_another(reference: Any) -> Any:
+        for name, op in zip(_STEPS, ops.separate(), strict=True):
+            reference = op.alias(name)(reference)
+        return reference
+
+    return one_after_another
 
 
 @dataclass(frozen=True)
-class _Ops:
-    """How the ops behind a user's own are made: as of `build_checkpoint_ops`."""
+class StepOps:
+    """Makes the ops behind a user's own.
 
-    assets: Callable[[str], JobAssets]
+    Attributes:
+        assets: from a job's name to the asset keys under which they report; the default is `<job>/state`,
+            `<job>/files` and `<job>/checkpoints`.
+        prefix: of the ops' names, which must be unique among all that Dagster loads together.
+        retry_policy: for failures of a whole step; short network failures are retried inside.
+        pool: their concurrency pool.
+        ends: nothing follows the last one, which then returns nothing, so that Dagster stores nothing for it.
+        changelog: where the job lives; without it, the resource named `changelog`.
+        update: the op that does steps 1 to 3, if it is known.
+    """
+
+    assets: Callable[[str], JobAssets] = JobAssets.of
     prefix: str = ""
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY
     pool: str | None = None
@@ -169,19 +107,37 @@ class _Ops:
     changelog: ChangelogStorageResource | None = None
     update: dg.OpDefinition | None = None
 
+    def separate(self) -> list[dg.OpDefinition]:
+        """Steps 4, 5, 6 and 7."""
+        return [
+            self._op(name, number, body.__doc__, [(number, does)], is_last=number == "7")
+            for name, (number, body, does) in _STEPS.items()
+        ]
+
+    def complete(self) -> dg.OpDefinition:
+        """All of them.
+
+        Each step reads the truth from the store, so a retry runs all four again, and those that are done find
+        that out: nothing that separate ops would keep is lost, but three processes.
+        """
+        about = "Steps 4 to 7: record, confirm (the commit point), compose-commit, clean up. A retry goes on "
+        about += "where the timeline stands."
+        steps = [(number, does) for number, _, does in _STEPS.values()]
+        return self._op("complete", "4-7", about, steps, is_last=True)
+
     @cached_property
     def _reference(self) -> _BatchReference:
         """One for all: Dagster takes no two types of a name."""
         return _BatchReference(self.prefix, self.update)
 
-    def op(
+    def _op(
         self,
         name: str,
         number: str,
         description: str | None,
         steps: Sequence[tuple[str, Body]],
         *,
-        is_last: bool = False,
+        is_last: bool,
     ) -> dg.OpDefinition:
         """Of these steps. `is_last`: the output is the materialization of a graph-backed asset."""
         ends = is_last and self.ends
@@ -206,7 +162,7 @@ class _Ops:
         ) -> Iterator[dg.Output[Any]]:
             attempt = _run(steps, context, self.assets, reference, changelog)
             shown, value = assets_in(context, self.assets(attempt.job)), None if ends else reference
-            if observe_if_unchanged(context, shown, attempt.checkpoint_id):
+            if observe_if_unchanged(context, shown, attempt):
                 return
             if not context.has_assets_def:
                 yield dg.Output(value)
@@ -215,7 +171,9 @@ class _Ops:
             context.set_data_version(shown.state_key, dg.DataVersion(state_version(attempt.attempt)))
             yield dg.Output(value, metadata=made.metadata, tags=made.tags)
 
-        return decorator(_of_reference(self.changelog, last if is_last else step))
+        body = _of_reference(self.changelog, last if is_last else step)
+        body.__doc__ = description  # also for `help`
+        return decorator(body)
 
 
 def _of_reference(
@@ -263,11 +221,15 @@ def _compose_commit(step: Step, attempt: Attempt) -> None:
     compose_commit(step, attempt.checkpoint_id, attempt=attempt)
 
 
-def _clean_up(step: Step, attempt: Attempt) -> None:  # noqa: ARG001 - as the others
-    clean_up(step)
-
-
-_ALL_STEPS: Final = (("4", persist), ("5", confirm), ("6", _compose_commit), ("7", _clean_up))
+_STEPS: Final[Mapping[str, tuple[str, Callable[..., Any], Body]]] = {
+    "persist": ("4", persist, persist),
+    "confirm": ("5", confirm, confirm),
+    "compose_commit": ("6", compose_commit, _compose_commit),
+    "cleanup": ("7", clean_up, lambda step, _: clean_up(step)),
+}
+"""The ops in their order: the number of the step, the function whose docstring Dagster shows, and how it is
+called.
+"""
 
 
 def _begin(
@@ -297,4 +259,4 @@ def _is_subsumed(
     return True
 
 
-persist_op, confirm_op, compose_commit_op, cleanup_op = build_checkpoint_ops()
+persist_op, confirm_op, compose_commit_op, cleanup_op = StepOps().separate()
