@@ -20,7 +20,6 @@ from dstl_dagster import (
     build_checkpoint_sensor,
     build_maintenance,
     build_state_asset,
-    build_step_executor,
     checkpoint_asset_specs,
     next_partition,
 )
@@ -137,8 +136,8 @@ flights = dg.AssetSpec(
 day_job = dg.define_asset_job(
     "nyc_flights_day",
     selection=[state],
-    config={"execution": {"config": STEP_PROCESSES}},
-    executor_def=dg.multi_or_in_process_executor,  # the demo runs days in one process
+    config={"execution": {"config": ONE_PROCESS}},
+    executor_def=dg.multi_or_in_process_executor,  # the demo kills a day's steps one by one
 )
 
 
@@ -179,8 +178,8 @@ def build_definitions() -> dg.Definitions:
             "reports": RecoverableWriterResource(uri=reports_of(store)),
             "spark": SparkSessionResource(app_name="nyc-flights", conf=SHORT_SESSION),
         },
-        # Of all other runs: a backfill of the asset, which has no job of its own to take this from.
-        executor=build_step_executor(_PRELOADED),
+        # Of all other runs, such as a backfill. A day takes seconds, most of them to start processes.
+        executor=dg.in_process_executor,
     )
 
 

@@ -36,8 +36,8 @@ def test_mistakes_are_refused_where_they_are_made() -> None:
         build_step_executor(max_concurrent=0)
 
 
-def test_a_backfill_of_the_example_forks_its_steps() -> None:
-    """Dagster runs it by a job of its own, which has nothing of `nyc_flights_day` but the asset."""
+def test_a_run_of_the_example_is_one_process() -> None:
+    """Also by the button and in a backfill, whose job has nothing of `nyc_flights_day` but the asset."""
     repository = build_definitions().get_repository_def()
     executors = {name: repository.get_job(name).executor_def.name for name in ("__ASSET_JOB", day_job.name)}
-    assert executors == {"__ASSET_JOB": "forked_steps", day_job.name: "multi_or_in_process_executor"}
+    assert executors == {"__ASSET_JOB": "in_process", day_job.name: "multi_or_in_process_executor"}
