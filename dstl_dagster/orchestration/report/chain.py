@@ -17,10 +17,10 @@ from dstl_dagster.timeline import CheckpointEntry, TimelineView
 
 __all__ = ["chain_metadata", "savepoints_of"]
 
-_SHOWN_AT_ONCE = 999
-"""Characters of Markdown that Dagster's page shows in place; more is behind a click."""
-_REST = 64
-"""Characters for what is left out, and as of when."""
+_ROOM = 999 - 64
+"""Characters of Markdown that Dagster shows in place, less those of what is left out, and as of when."""
+_LINKS = 5
+"""Of a long chain; a link is as long as three lines without one."""
 
 
 def chain_metadata(
@@ -34,15 +34,21 @@ def chain_metadata(
 
 
 def _chain(assets: JobAssets, view: TimelineView) -> str:
-    """The newest checkpoints, one a line, newest first; those that a restore left behind stand aside."""
+    """The newest checkpoints, one a line, newest first; those that a restore left behind stand aside.
+
+    All are links; where there is no room for that, the first ones.
+    """
     entries = sorted(view.kept, key=lambda entry: entry.checkpoint_id, reverse=True)
     lines: list[str] = []
-    aside = False
-    for entry in entries:
-        left_behind = view.is_abandoned(entry.checkpoint_id)
-        fork = f"├─╯{NEW_LINE}" if aside and not left_behind else ""
-        aside = left_behind
-        lines.append(fork + _line(assets, view, entry))
+    for links in (len(entries), _LINKS):
+        lines, aside = [], False
+        for count, entry in enumerate(entries):
+            left_behind = view.is_abandoned(entry.checkpoint_id)
+            fork = f"├─╯{NEW_LINE}" if aside and not left_behind else ""
+            aside = left_behind
+            lines.append(fork + _line(assets, view, entry, is_link=count < links))
+        if sum(len(line) + len(NEW_LINE) for line in lines) <= _ROOM:
+            break
     if entries and entries[-1].completed.parent is not None:
         return _fitting(lines, "older ones are cleaned up")
     return _fitting(lines)
@@ -50,7 +56,7 @@ def _chain(assets: JobAssets, view: TimelineView) -> str:
 
 def _fitting(lines: list[str], end: str | None = None) -> str:
     """The first lines that are shown at once, and how many are left out; `end` where none is."""
-    left = _SHOWN_AT_ONCE - _REST
+    left = _ROOM
     for count, line in enumerate(lines):
         left -= len(line) + len(NEW_LINE)
         if left < 0:
@@ -58,20 +64,21 @@ def _fitting(lines: list[str], end: str | None = None) -> str:
     return NEW_LINE.join([*lines, *([f"┆ {end}"] if end else [])])
 
 
-def _line(assets: JobAssets, view: TimelineView, entry: CheckpointEntry) -> str:
-    left_behind = view.is_abandoned(entry.checkpoint_id)
+def _line(assets: JobAssets, view: TimelineView, entry: CheckpointEntry, *, is_link: bool) -> str:
+    left_behind, number = view.is_abandoned(entry.checkpoint_id), entry.checkpoint_id
     completed = entry.completed
     blocked = 0 if entry.committed is None else len(entry.committed.blocked)
     notes = [
         _batch(entry),
         counted(len(completed.files), "file") if completed.files else "",
-        "resumes here" if entry.checkpoint_id == view.last_completed_id else "",
+        "resumes here" if number == view.last_completed_id else "",
         f"{counted(blocked, 'file')} blocked" if blocked else "",
-        savepoints_of(view, entry.checkpoint_id),
+        savepoints_of(view, number),
         f"undone, on {completed.parent or 'none'}" if left_behind else "",
     ]
     mark = "│ ○" if left_behind else "●"
-    return f"{mark} {checkpoint_link(assets, entry.checkpoint_id)} {', '.join(filter(None, notes))}".rstrip()
+    name = checkpoint_link(assets, number) if is_link else assets.partition_key(number)
+    return f"{mark} {name} {', '.join(filter(None, notes))}".rstrip()
 
 
 def _restorable(assets: JobAssets, view: TimelineView, restore_job: str) -> str:
