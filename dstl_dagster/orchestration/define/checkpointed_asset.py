@@ -225,7 +225,7 @@ class _Runs:
             unchanged = batch.already_in is not None
             if unchanged:
                 checks = repeated_checks(op_context, attempt.checkpoint_id)
-                if observe_if_unchanged(op_context, assets, attempt.checkpoint_id):
+                if observe_if_unchanged(op_context, assets, attempt):
                     yield from checks
                     return
                 result = replace(result, checks=checks)

@@ -19,8 +19,10 @@ from dstl_dagster.orchestration.inject.opening import is_called_directly
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import run_of_owner, step_of_owner
 from dstl_dagster.orchestration.partitions import partition_of
+from dstl_dagster.orchestration.report.events import state_version
 from dstl_dagster.orchestration.report.links import checkpoint_link, launchpad_link
 from dstl_dagster.orchestration.report.marks import planned_before
+from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.tags import TAG_ALREADY_IN, TAG_CHECKPOINT, TAG_FAIL_IF_APPLIED
 from dstl_dagster.timeline import BatchKey
 
@@ -67,15 +69,8 @@ def repeated_checks(context: dg.OpExecutionContext, checkpoint_id: int) -> list[
         history = context.instance.event_log_storage.get_asset_check_execution_history(
             key, limit=_NEWEST_EVENTS
         )
-        events = [record.event.dagster_event for record in history if record.event is not None]
-        told = next(
-            (
-                each.asset_check_evaluation_data
-                for each in events
-                if each is not None and each.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
-            ),
-            None,
-        )
+        said = (each.evaluation for each in history)  # or that it is planned, as by this run
+        told = next((each for each in said if isinstance(each, dg.AssetCheckEvaluation)), None)
         results.append(
             dg.AssetCheckResult(
                 passed=told is not None and told.passed,
@@ -89,14 +84,15 @@ def repeated_checks(context: dg.OpExecutionContext, checkpoint_id: int) -> list[
     return results
 
 
-def observe_if_unchanged(context: dg.OpExecutionContext, assets: JobAssets, checkpoint_id: int) -> bool:
+def observe_if_unchanged(context: dg.OpExecutionContext, assets: JobAssets, applied: Attempt) -> bool:
     """Write the observation that stands in place of the state's materialization; False where that is due."""
+    checkpoint_id = applied.checkpoint_id
     run = context.instance.get_run_by_id(context.run_id)  # with the tags that an earlier step has added
     tags = {} if run is None else run.tags
     if not context.has_assets_def or _BACKFILL in tags or tags.get(TAG_ALREADY_IN) != str(checkpoint_id):
         return False
     partition = partition_of(context)
-    if not _is_materialized(context.instance, assets.state_key, partition, checkpoint_id):
+    if not Page(assets, context.instance).has(assets.state_key, state_version(applied.attempt)):
         return False
     # Only a materialization takes away what an earlier run of it left, such as the red of a failure.
     if partition and planned_before(context.instance, assets.state_key, partition, context.run_id):
@@ -126,17 +122,3 @@ def _way_out(context: dg.OpExecutionContext, job: str, partition: str) -> tuple[
         f"To make it again: launch {name} for it, or {command}",
         f"launch {launchpad_link(name, name, partition)} for {partition}, or `{command}`",
     )
-
-
-def _is_materialized(
-    instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None, checkpoint_id: int
-) -> bool:
-    found = instance.fetch_materializations(
-        dg.AssetRecordsFilter(asset_key=key, asset_partitions=None if partition is None else [partition]),
-        limit=_NEWEST_EVENTS,
-    )
-    for record in found.records:
-        made = record.asset_materialization
-        if made is not None and (made.tags or {}).get(TAG_CHECKPOINT) == str(checkpoint_id):
-            return True
-    return False

@@ -25,6 +25,7 @@ from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.tags import TAG_CHECKPOINT
 from dstl_dagster.orchestration.watch.committing import Committing
 from dstl_dagster.orchestration.watch.tick import Limits, Tick, TimelineFollower
+from dstl_dagster.timeline import Committed, Completed, Restored
 
 __all__ = ["build_abort_sensors", "build_checkpoint_sensor"]
 
@@ -190,16 +191,13 @@ def _found(
 def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest], waiting: str | None) -> str:
     """One line for the page, where a tick that only reported would look idle."""
     parts = []
-    if tick.reported:
-        first, last = assets.partition_key(tick.reported[0]), assets.partition_key(tick.reported[-1])
-        span = first if first == last else f"{first} to {last}"
-        parts.append(f"reported {span}")
-    elif tick.published:
-        parts.append(f"reported the files of {counted(len(tick.published), 'checkpoint')}")
-    parts += [
-        f"reported the restore to {assets.partition_key(checkpoint_id)}"
-        for checkpoint_id in tick.rolled_back_to
-    ]
+    reported, published = tick.checkpoints(Completed), tick.checkpoints(Committed)
+    if reported:
+        first, last = assets.partition_key(reported[0]), assets.partition_key(reported[-1])
+        parts.append(f"reported {first if first == last else f'{first} to {last}'}")
+    elif published:
+        parts.append(f"reported the files of {counted(len(published), 'checkpoint')}")
+    parts += [f"reported the restore to {assets.partition_key(each)}" for each in tick.checkpoints(Restored)]
     if tick.report.events and not parts:
         parts.append("reported the state")
     if requests:

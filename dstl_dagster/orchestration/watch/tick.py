@@ -66,8 +66,7 @@ class Tick:
         cursor: where the next tick begins.
         report: what is to be written.
         restorable_changed: the set of checkpoints that can be restored may have changed.
-        reported, published: the checkpoints that it reports, and those whose files it does; oldest first.
-        rolled_back_to: the checkpoints of the restores that it reports.
+        told: the records of which it reports something, oldest first.
         waiting: for whose run, which is alive and will report its checkpoint itself.
         at_end: every record was followed.
     """
@@ -75,11 +74,13 @@ class Tick:
     cursor: CheckpointCursor
     report: Report = field(default_factory=Report)
     restorable_changed: bool = False
-    reported: list[int] = field(default_factory=list)
-    published: list[int] = field(default_factory=list)
-    rolled_back_to: list[int] = field(default_factory=list)
+    told: list[TimelineRecord] = field(default_factory=list)
     waiting: str | None = None
     at_end: bool = False
+
+    def checkpoints(self, of: type[Completed | Committed | Restored]) -> list[int]:
+        """Of the records of this type of which it reports something."""
+        return [each.checkpoint_id for each in self.told if isinstance(each, of)]
 
 
 @dataclass
@@ -128,7 +129,7 @@ class TimelineFollower:
         known: dict[int, Completed] = {}
         deadline_seconds = self.clock.monotonic_seconds() + limits.seconds
         for record in self.coordinator.timeline.records(start.slot):
-            full = isinstance(record, Completed) and len(tick.reported) >= limits.checkpoints
+            full = isinstance(record, Completed) and len(tick.checkpoints(Completed)) >= limits.checkpoints
             if full or self.clock.monotonic_seconds() >= deadline_seconds:
                 return tick
             if view is None:
@@ -163,16 +164,10 @@ class TimelineFollower:
             tick.waiting = f"waiting for {owner}, which is alive, to report its checkpoint of {at}"
             return False
         tick.report += found
-        match record:
-            case Completed() if found:
-                tick.reported.append(record.checkpoint_id)
-                tick.cursor = replace(tick.cursor, shown=True)
-            case Committed() if found:
-                tick.published.append(record.checkpoint_id)
-            case Restored() if found:
-                tick.rolled_back_to.append(record.checkpoint_id)
-            case _:
-                pass
+        if found:
+            tick.told.append(record)
+        if found and isinstance(record, Completed):
+            tick.cursor = replace(tick.cursor, shown=True)
         tick.restorable_changed |= isinstance(record, (Completed, Restored, Subsumed, Savepoint, Released))
         return True
 
