@@ -29,7 +29,8 @@ def three(days: Days) -> Days:
 def launch(
     days: Days, to: int, config: dict[str, Any] | None = None, **tags: str
 ) -> dg.ExecuteInProcessResult:
-    return build_maintenance(days.code.JOB, "restore", retry_policy=AT_ONCE).execute_in_process(
+    job = build_maintenance(days.code.JOB, "restore", partitions_def=days.code.DAYS, retry_policy=AT_ONCE)
+    return job.execute_in_process(
         instance=days.instance,
         resources={"changelog": days.resource()},
         partition_key=f"chk-{to:08}",
@@ -141,6 +142,7 @@ def test_the_checkpoint_that_counts_is_the_newest_of_every_asset(three: Days) ->
     last = three.events("checkpoints")[-1].metadata
     assert last["left behind"].value == "chk-00000002, chk-00000003"
     assert last["run again"].value == f"{SECOND}  \n{THIRD}"
+    assert last["next partition"].value == SECOND
 
 
 def test_the_days_to_run_again_are_shown_as_failed(three: Days) -> None:
