@@ -69,8 +69,6 @@ FIELDS: dict[Any, dict[str, str]] = {
             for name in (
                 "job",
                 "partitions_def",
-                "max_checkpoints_per_tick",
-                "budget_seconds",
                 "patience",
                 "minimum_interval_seconds",
                 "default_status",
@@ -359,7 +357,7 @@ state_schema: customer STRING, n INT
 update: {n: "1"}
 code_version: "7"
 max_parallelism: "{{ number }}"
-max_checkpoints_per_tick: "{{ number }}"
+minimum_interval_seconds: "{{ number }}"
 automation_condition: "{{ condition }}"
 partitions_def: "{{ days }}"
 op: {tags: {dagster-k8s/config: {cpu: 1}}, pool: one}
@@ -417,7 +415,6 @@ def test_a_ttl_in_yaml_is_one_of_python() -> None:
         ({"orphan_budget": "much"}, "orphan_budget: "),
         ({"schedules": {"clean": "5 * * * *"}}, "schedules"),
         ({"retry_policy": {"max_retries": -1}}, "max_retries: -1 is not a whole number of 0 or more"),
-        ({"budget_seconds": 0}, "budget_seconds: 0 is not a number of 0.1 or more"),
         ({"minimum_interval_seconds": True}, "minimum_interval_seconds: True is not"),
     ],
 )
@@ -537,11 +534,11 @@ def test_a_scaffold_without_its_job_is_refused(component: type[dg.Component]) ->
     [
         (
             "",
-            "  max_checkpoints_per_tick: '{{ env.NOT_SET }}'",
+            "  minimum_interval_seconds: '{{ env.NOT_SET }}'",
             9,
-            "a template gave nothing, .* example, 500",
+            "a template gave nothing, .* example, 30",
         ),
-        ("", "  max_checkpoints_per_tick: [5]", 9, r"max_checkpoints_per_tick: \[5\] cannot be used"),
+        ("", "  minimum_interval_seconds: [5]", 9, r"minimum_interval_seconds: \[5\] cannot be used"),
         ("", "  max_parallelism: many", 9, "max_parallelism: 'many' is not a whole number of 1 or more"),
         ("", "  max_parallelism: 99999", 9, "max_parallelism: .*1..32768"),
         ("", "  freshness_hours: .inf", 9, "freshness_hours: inf is not a number"),

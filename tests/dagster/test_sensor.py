@@ -13,6 +13,7 @@ import pytest
 
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError
+from dstl_dagster.orchestration.watch import tick
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.storage import ANY
 
@@ -76,11 +77,13 @@ def test_a_run_that_is_alive_is_waited_for(days: Days, daemon: Daemon) -> None:
     assert reported(days, "files") == ["2024-01-01"]
 
 
-def test_a_tick_is_bounded_and_the_next_goes_on(days: Days, daemon: Daemon) -> None:
+def test_a_tick_is_bounded_and_the_next_goes_on(
+    days: Days, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No tick reports more checkpoints than its limit."""
     for number in range(1, 6):
         days.code.make_outside(days.uri, f"2024-01-0{number}", files=0)
-    daemon.options = {"max_checkpoints_per_tick": 2}
+    monkeypatch.setattr(tick, "MOST_CHECKPOINTS", 2)
     assert daemon.tick() == "slot 7: reported chk-00000001 to chk-00000002; more in the next tick"
     daemon.tick()
     assert len(reported(days)) == 4
@@ -88,7 +91,9 @@ def test_a_tick_is_bounded_and_the_next_goes_on(days: Days, daemon: Daemon) -> N
     assert reported(days) == [f"chk-0000000{number}" for number in range(1, 6)]
 
 
-def test_a_tick_stops_when_its_time_is_up(days: Days, daemon: Daemon) -> None:
+def test_a_tick_stops_when_its_time_is_up(
+    days: Days, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With no time left a tick reports nothing, and loses nothing."""
 
     class Clock(SystemClock):
@@ -99,7 +104,8 @@ def test_a_tick_stops_when_its_time_is_up(days: Days, daemon: Daemon) -> None:
 
     for number in range(1, 4):
         days.code.make_outside(days.uri, f"2024-01-0{number}", files=0)
-    daemon.options = {"budget_seconds": 45.0, "clock": Clock()}
+    monkeypatch.setattr(tick, "MOST_SECONDS", 45.0)
+    daemon.options = {"clock": Clock()}
     daemon.tick()
     assert reported(days) == ["chk-00000001"]
     daemon.tick()
@@ -108,11 +114,13 @@ def test_a_tick_stops_when_its_time_is_up(days: Days, daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_a_killed_tick_reports_once(seed: int, days: Days, daemon: Daemon) -> None:
+def test_a_killed_tick_reports_once(
+    seed: int, days: Days, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed between any two effects, again and again: each checkpoint once, in order, with its files."""
     rng = random.Random(seed)
     daemon.commit = rng.random() < 0.5
-    daemon.options = {"max_checkpoints_per_tick": rng.randint(1, 4)}
+    monkeypatch.setattr(tick, "MOST_CHECKPOINTS", rng.randint(1, 4))
     made = 0
     for _ in range(rng.randint(2, 5)):
         for _ in range(rng.randint(0, 2)):

@@ -11,6 +11,7 @@ import pytest
 
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_sensor
 from dstl_dagster.orchestration.inject import resources
+from dstl_dagster.orchestration.watch import tick
 from dstl_dagster.testing.fault_store import FaultStore
 from tests.dagster.long_timeline import LongTimeline
 
@@ -28,13 +29,13 @@ def _said(pattern: str) -> int:
 
 
 def _tick(
-    store: LongTimeline, cursor: str | None, monkeypatch: pytest.MonkeyPatch, **options: int
+    store: LongTimeline, cursor: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[dg.SensorResult, Counter[str]]:
     """One tick over the store, and its requests by method."""
     watched = FaultStore(store)
     monkeypatch.setattr(resources, "open_store", lambda *_: watched)
     changelog = ChangelogStorageResource(uri=store.uri)
-    sensor = build_checkpoint_sensor("days", changelog=changelog, **options)
+    sensor = build_checkpoint_sensor("days", changelog=changelog)
     with (
         dg.DagsterInstance.ephemeral() as instance,
         dg.build_sensor_context(instance=instance, cursor=cursor) as context,
@@ -71,8 +72,9 @@ def test_an_idle_tick_costs_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_first_tick_over_a_long_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sensor that starts late reads a hundred thousand checkpoints in order, not in one tick."""
+    monkeypatch.setattr(tick, "MOST_CHECKPOINTS", 50)
     store = LongTimeline(100_000)
-    result, requests = _tick(store, None, monkeypatch, max_checkpoints_per_tick=50)
+    result, requests = _tick(store, None, monkeypatch)
     assert [event.partition for event in result.asset_events] == [
         f"chk-{number:08}" for number in range(1, 51)
     ]

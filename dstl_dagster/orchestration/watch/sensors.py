@@ -24,7 +24,7 @@ from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.tags import TAG_CHECKPOINT
 from dstl_dagster.orchestration.watch.committing import Committing
-from dstl_dagster.orchestration.watch.tick import Limits, Tick, TimelineFollower
+from dstl_dagster.orchestration.watch.tick import Tick, TimelineFollower
 from dstl_dagster.timeline import Committed, Completed, Restored
 
 __all__ = ["build_abort_sensors", "build_checkpoint_sensor"]
@@ -37,9 +37,7 @@ def build_checkpoint_sensor(
     changelog: ChangelogStorageResource | None = None,
     commit_job: dg.JobDefinition | None = None,
     partitions_def: dg.PartitionsDefinition[str] | None = None,
-    max_checkpoints_per_tick: int = 500,
-    budget_seconds: float = 30.0,
-    patience: timedelta = Limits.patience,
+    patience: timedelta = timedelta(hours=1),
     minimum_interval_seconds: int = 30,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
     clock: Clock | None = None,
@@ -57,26 +55,23 @@ def build_checkpoint_sensor(
             while the last completed checkpoint is uncommitted and not made by a run that is alive.
         partitions_def: of the job's files: an idempotency key that is one of its keys is the partition of
             the checkpoint's files.
-        max_checkpoints_per_tick, budget_seconds: where a tick stops; the next one continues there. Dagster
-            gives a tick 60 seconds, and writes its events after that.
         patience: how long a run that seems alive is waited for, to report its checkpoint or to commit: its
             host may have died. What it does later changes nothing, and is reported once all the same.
     """
     named = JobAssets.of(job)
-    limits = Limits(max_checkpoints_per_tick, budget_seconds, patience)
     tick_clock = clock or SystemClock()
 
     def follow(context: dg.SensorEvaluationContext, resource: ChangelogStorageResource) -> dg.SensorResult:
         assets, states = _found(context, named)
         coordinator = resource.coordinator(assets.job)
         page = Page(assets, context.instance, partitions_def, states)
-        follower = TimelineFollower(page, coordinator, tick_clock, limits, context.repository_def)
+        follower = TimelineFollower(page, coordinator, tick_clock, patience, context.repository_def)
         start = follower.start(context.cursor)
         settle_marks(context.instance, assets)
         tick = follower.follow(start)
         for mark in tick.report.marks:
             mark_partitions(context.instance, assets, mark)
-        commit = Committing(context.instance, assets, coordinator, tick_clock, limits.patience)
+        commit = Committing(context.instance, assets, coordinator, tick_clock, patience)
         requests = [] if commit_job is None else commit.requests(tick)
         summary = _summary(assets, tick, requests, commit.waiting)
         context.log.info(summary)

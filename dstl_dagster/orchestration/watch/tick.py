@@ -42,20 +42,13 @@ from dstl_dagster.timeline import (
     TimelineView,
 )
 
-__all__ = ["Limits", "Tick", "TimelineFollower"]
+__all__ = ["Tick", "TimelineFollower"]
 
 _SENSOR = "sensor"
+MOST_CHECKPOINTS, MOST_SECONDS = 500, 30.0
+"""Where a tick stops; the next one continues. Dagster gives it 60 seconds, and writes events after that."""
 _EVENTS_SEARCHED = 50
 _BY_CURSOR = ', or set this cursor to `{"start_over": true}`'
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Where a tick stops; the next one continues there. `patience`: how long it waits for a run to report."""
-
-    checkpoints: int = 500
-    seconds: float = 30.0
-    patience: timedelta = timedelta(hours=1)
 
 
 @dataclass
@@ -85,12 +78,17 @@ class Tick:
 
 @dataclass
 class TimelineFollower:
-    """Follows the timeline of one job for one page. `repository`: the definitions around the sensor."""
+    """Follows the timeline of one job for one page.
+
+    Attributes:
+        patience: how long it waits for a run to report.
+        repository: the definitions around the sensor.
+    """
 
     page: Page
     coordinator: CheckpointCoordinator
     clock: Clock
-    limits: Limits = Limits()
+    patience: timedelta = timedelta(hours=1)
     repository: dg.RepositoryDefinition | None = None
     _shows_other: bool = False
 
@@ -124,12 +122,12 @@ class TimelineFollower:
         return replace(cursor, timeline=timeline, shown=found.known)
 
     def follow(self, start: CheckpointCursor) -> Tick:
-        """Everything that happened after `start`, up to the limits. Writes nothing."""
-        tick, view, limits = Tick(start), None, self.limits
+        """Everything that happened after `start`, up to where a tick stops. Writes nothing."""
+        tick, view = Tick(start), None
         known: dict[int, Completed] = {}
-        deadline_seconds = self.clock.monotonic_seconds() + limits.seconds
+        deadline_seconds = self.clock.monotonic_seconds() + MOST_SECONDS
         for record in self.coordinator.timeline.records(start.slot):
-            full = isinstance(record, Completed) and len(tick.checkpoints(Completed)) >= limits.checkpoints
+            full = isinstance(record, Completed) and len(tick.checkpoints(Completed)) >= MOST_CHECKPOINTS
             if full or self.clock.monotonic_seconds() >= deadline_seconds:
                 return tick
             if view is None:
@@ -184,10 +182,8 @@ class TimelineFollower:
 
     def _is_awaited(self, owner: str, since: datetime) -> bool:
         """The run behind a record is alive, and there is still time for it to report."""
-        return (
-            OwnerRuns(self.page.instance).are_alive(owner)
-            and self.clock.now() - since <= self.limits.patience
-        )
+        is_alive = OwnerRuns(self.page.instance).are_alive(owner)
+        return is_alive and self.clock.now() - since <= self.patience
 
     def _record_at(self, slot: int) -> TimelineRecord | None:
         return None if slot < 1 else next(self.coordinator.timeline.records(slot - 1), None)

@@ -184,10 +184,6 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     files: str = Field(default="files", description="Last part of the key of its files.")
     checkpoints: str = Field(default="checkpoints", description="Last part of the key of its checkpoints.")
-    max_checkpoints_per_tick: Option = Field(
-        default=500, description="Where a tick of the sensor stops; its seconds may end it earlier."
-    )
-    budget_seconds: Option = Field(default=30.0, description="How long a tick of the sensor takes.")
     patience: Option = Field(
         default="1 h",
         description="How long the sensor waits for a run that seems alive to report, or to commit.",
@@ -362,14 +358,11 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     ) -> list[dg.SensorDefinition]:
         status = dg.DefaultSensorStatus(self.default_status)
         seconds = number_of("minimum_interval_seconds", self.minimum_interval_seconds)
-        per_tick = number_of("max_checkpoints_per_tick", self.max_checkpoints_per_tick, least=1)
         checkpoints = build_checkpoint_sensor(
             assets,
             changelog=changelog,
             commit_job=commit_job if self.commit else None,
             partitions_def=partitions,
-            max_checkpoints_per_tick=per_tick,
-            budget_seconds=number_of("budget_seconds", self.budget_seconds, least=0.1, whole=False),
             patience=parse_duration("patience", str(self.patience)),
             minimum_interval_seconds=seconds,
             default_status=status,
