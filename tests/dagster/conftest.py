@@ -14,7 +14,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dstl_dagster import ChangelogStorageResource, build_checkpoint_sensor, build_commit_job
+from dstl_dagster import ChangelogStorageResource, build_checkpoint_sensor, build_maintenance
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.format.names import COMPONENTS_PREFIX
 from dstl_dagster.storage import ObjectStore, open_store
@@ -135,7 +135,7 @@ class Daemon:
         sensor = build_checkpoint_sensor(
             code.JOB,
             name=self.name,
-            commit_job=build_commit_job(code.JOB) if self.commit else None,
+            commit_job=build_maintenance(code.JOB, "commit") if self.commit else None,
             **{"partitions_def": code.DAYS, **self.options},
         )
         with dg.build_sensor_context(
@@ -173,7 +173,7 @@ class Daemon:
     def _launch(self, request: dg.RunRequest) -> None:
         if any(key == request.run_key for key, _ in self.runs):
             return  # Dagster's own rule
-        config = request.run_config["ops"]["compose_commit"]["config"]
+        config = request.run_config["ops"]["commit"]["config"]
         self.runs.append((str(request.run_key), config["checkpoint_id"]))
         self.days.instance.add_run(
             dg.DagsterRun(

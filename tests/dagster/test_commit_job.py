@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from dstl_dagster import build_commit_job, commit_run_config
+from dstl_dagster import build_maintenance, commit_run_config
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Daemon, Days
@@ -87,14 +87,14 @@ def test_a_mistaken_config_is_refused(days: Days, daemon_of: DaemonOf) -> None:
     assert "use commit_run_config" in days.failure(refused)[1]
     assert days.kinds() == ["opened", "completed"]
     with pytest.raises(dg.DagsterInvalidConfigError):
-        build_commit_job(days.code.JOB).execute_in_process(
-            run_config={"ops": {"compose_comit": {"config": {"job": "days", "checkpoint_id": 1}}}},
+        build_maintenance(days.code.JOB, "commit").execute_in_process(
+            run_config={"ops": {"comit": {"config": {"job": "days", "checkpoint_id": 1}}}},
             resources={"changelog": days.resource()},
         )
 
 
 def _run_commit(days: Days, checkpoint_id: int, tag: str) -> dg.ExecuteInProcessResult:
-    return build_commit_job(days.code.JOB).execute_in_process(
+    return build_maintenance(days.code.JOB, "commit").execute_in_process(
         run_config=commit_run_config("days", checkpoint_id),
         resources={"changelog": days.resource()},
         tags={"dstl/checkpoint_id": tag},

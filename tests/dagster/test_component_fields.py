@@ -102,7 +102,6 @@ FIELDS: dict[Any, dict[str, str]] = {
         "changelog": OWN_STORE,
         "clock": TEST_CLOCK,
     },
-    dstl.build_commit_job: {"job": "job", **JOB},
     dstl.build_cleanup_job: {"job": "job", **JOB},
     dstl.build_cleanup_schedule: {"cleanup_job": MADE, **SCHEDULE},
     dstl.build_maintenance: {

@@ -13,7 +13,6 @@ from dstl_dagster import (
     build_checkpoint_job,
     build_cleanup_job,
     build_cleanup_schedule,
-    build_commit_job,
     build_maintenance,
     build_state_asset,
     restore_run_config,
@@ -294,12 +293,11 @@ def test_schedules_ship_stopped(days: Days) -> None:
 def test_all_of_them_load_beside_the_job(days: Days) -> None:
     """Names do not clash, even with another job's; restore has the checkpoints as partitions."""
     other, assets = JobAssets("nights"), days.code.JOB
-    works: tuple[Work, ...] = ("cleanup", "materialize", "verify", "restore")
+    works: tuple[Work, ...] = ("cleanup", "materialize", "verify", "restore", "commit")
     update = days.code.build_update(source=None)
     defs = dg.Definitions(
         assets=[build_state_asset(assets, update), build_state_asset(other, update)],
         jobs=[
-            *(build_commit_job(each) for each in (assets, other)),
             *(build_maintenance(each, work) for work in works for each in (assets, other)),
             build_checkpoint_job("hourly", update, retry_policy=AT_ONCE),
             build_checkpoint_job("weekly", update),

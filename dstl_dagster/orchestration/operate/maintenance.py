@@ -1,7 +1,7 @@
-"""The one builder of what a person or a schedule runs between batches.
+"""The one builder of what a person, a schedule or the checkpoint sensor runs between batches.
 
 Owns the Dagster job of one op, and its schedule, which ships stopped. Does not own what the op does: `steps`,
-`restoring`, `correcting`, `watch.checks`.
+`restoring`, `correcting`, `commit`, `watch.checks`.
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
@@ -9,7 +9,7 @@ Owns the Dagster job of one op, and its schedule, which ships stopped. Does not 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, overload
+from typing import Any, Final, Literal, get_args, overload
 
 import dagster as dg
 
@@ -17,6 +17,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import JobAssets, dagster_name
+from dstl_dagster.orchestration.operate.commit import CommitConfig, commit
 from dstl_dagster.orchestration.operate.correcting import correct_partition
 from dstl_dagster.orchestration.operate.restoring import RestoreConfig, restore
 from dstl_dagster.orchestration.owners import owner_of
@@ -26,10 +27,10 @@ from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 
 __all__ = ["Work", "build_cleanup_job", "build_cleanup_schedule", "build_maintenance"]
 
-Work = Literal["cleanup", "materialize", "verify", "checks", "restore", "correct"]
+Work = Literal["cleanup", "materialize", "verify", "checks", "restore", "correct", "commit"]
 
 _SCHEDULED: Final = ("cleanup", "materialize", "verify", "checks")
-_BY_A_PERSON: Final = ("restore", "correct")
+_OF_PARTITIONS: Final = ("restore", "correct")
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,12 @@ def build_maintenance(
       before it, which must be retained; then the partition and all after it that have ever run are run again,
       in order. If one of them fails, so does this. A re-execution, or a launch for the one that failed, goes
       on there.
+    * `commit`: steps 6 and 7 of a checkpoint, for a job outside Dagster that leaves them to it: give it to
+      `build_checkpoint_sensor`, which launches it with a config (`commit_run_config`), and reports the files.
 
     Args:
-        when: a cron expression, in UTC; the schedule ships stopped. `restore` and `correct` take none: a
-            person launches them.
+        when: a cron expression, in UTC; the schedule ships stopped. `restore`, `correct` and `commit` take
+            none: a person launches them, or the sensor.
         name: of the job; by default `<job>_<work>`.
         changelog: where the job lives; without it, the resource named `changelog`. `checks` have their own.
         partitions_def: of the job's state and files, for `restore`: the check that names the partitions to
@@ -118,14 +121,16 @@ def build_maintenance(
     Dagster does not take.
     """
     assets = JobAssets.of(job)
-    if work not in (*_SCHEDULED, *_BY_A_PERSON):
-        raise InvalidInputError(f"{work!r} is no maintenance: it is {', '.join(_SCHEDULED + _BY_A_PERSON)}")
+    works = get_args(Work)
+    if work not in works:
+        raise InvalidInputError(f"{work!r} is no maintenance: it is {', '.join(works)}")
     job_name = dagster_name(name or f"{assets.group_name}_{work}", "name")
-    if when is not None and work in _BY_A_PERSON:
-        raise InvalidInputError(f"a person launches {work}, for a partition: leave `when` out")
+    if when is not None and work not in _SCHEDULED:
+        by = "a person launches" if work in _OF_PARTITIONS else "the checkpoint sensor launches"
+        raise InvalidInputError(f"{by} {work}: leave `when` out")
     if (day_job is not None) != (work == "correct"):
         raise InvalidInputError("`day_job` is the job that `correct`, and nothing else, runs for a partition")
-    if partitions_def is not None and work not in _BY_A_PERSON:
+    if partitions_def is not None and work not in _OF_PARTITIONS:
         raise InvalidInputError(f"{work} is of no partition: leave `partitions_def` out")
     made: Any
     if work == "checks":
@@ -170,6 +175,9 @@ def _op(
             return _Op("1-6", materialize, about)
         case "verify":
             return _Op("verify", verify, "Reads back all that the last checkpoint of {job} references.")
+        case "commit":
+            about = "Publishes the files of a checkpoint of {job} completed outside Dagster."
+            return _Op("6-7", commit, about, CommitConfig)
         case "restore":
             about = "Rolls {job} back to the checkpoint of the chosen partition."
             return _Op("restore", restore, about, RestoreConfig, assets.partitions, partitions_def, False)

@@ -51,8 +51,8 @@ def build_checkpoint_sensor(
     Args:
         job: the job's name, or its asset keys.
         changelog: where the job lives; without it, the resource named `changelog`.
-        commit_job: `build_commit_job(job)`, where the job leaves step 6 to Dagster: a run of it is requested
-            while the last completed checkpoint is uncommitted and not made by a run that is alive.
+        commit_job: `build_maintenance(job, "commit")`, where the job leaves step 6 to Dagster: a run of it is
+            requested while the last completed checkpoint is uncommitted and not made by a run that is alive.
         partitions_def: of the job's files: an idempotency key that is one of its keys is the partition of
             the checkpoint's files.
         patience: how long a run that seems alive is waited for, to report its checkpoint or to commit: its

@@ -20,7 +20,6 @@ from dstl_dagster.orchestration.define.assets import checkpoint_asset_specs
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.operate.commit import build_commit_job
 from dstl_dagster.orchestration.operate.maintenance import build_maintenance
 from dstl_dagster.orchestration.watch.checks import (
     DEFAULT_MAX_AGE,
@@ -292,7 +291,6 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         with argument("data"):
             data = parse_limits(as_text(self.data))
         partitions = partitions_of(self.partitions_def)
-        commit_job = build_commit_job(assets, changelog=changelog, retry_policy=self._retry_policy())
         checks = build_checkpoint_checks(
             assets,
             changelog=changelog,
@@ -303,6 +301,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             partitions_def=partitions,
         )
         maintenance: dict[str, Any] = {"changelog": changelog, "retry_policy": self._retry_policy()}
+        commit_job = build_maintenance(assets, "commit", **maintenance)
         restore = build_maintenance(assets, "restore", partitions_def=partitions, **maintenance)
         crons = {**_CRONS, **self.schedules}
         with argument("schedules"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from dstl_dagster import JobAssets, build_commit_job, commit_run_config
+from dstl_dagster import JobAssets, build_maintenance, commit_run_config
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ErrorKind
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
@@ -42,7 +42,7 @@ def _timeline_replaced(case: Case) -> None:
 def _wrong_config(case: Case) -> None:
     """Dagster shows it as a failure that is not retried; the error is its cause."""
     with dg.DagsterInstance.ephemeral() as instance, pytest.raises(dg.Failure) as failure:
-        build_commit_job(JOB).execute_in_process(
+        build_maintenance(JOB, "commit").execute_in_process(
             run_config=commit_run_config("another", 1),
             resources={"changelog": ChangelogStorageResource(uri=case.folder.as_uri())},
             instance=instance,
