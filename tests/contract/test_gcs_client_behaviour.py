@@ -209,6 +209,21 @@ def test_max_attempt_bounds_the_requests(server: GCSServer, client: storage.Clie
     assert server.counts["objects.get"] == 3
 
 
+def test_max_attempt_bounds_the_requests_that_begin_a_stream(
+    server: GCSServer, client: storage.Client
+) -> None:
+    """They are tried again once, and not again by the request that would follow them."""
+    retries = Retries(RetryPolicy(max_attempts=3, total_seconds=None), clock=VirtualClock())
+    store = GCSObjectStore(client, BUCKET, retries=retries)
+    server.faults.add(ServerFault(FaultKind.STATUS, "upload.start", status=503, times=None))
+    server.reset_counts()
+    stream = store.open_write("a", precondition=ABSENT, chunk_size=256 * 1024)
+    with pytest.raises(UnavailableError):
+        stream.write(bytes(512 * 1024))
+    assert server.counts == {"upload.start": 3}
+    stream.abort()
+
+
 def test_total_timeout_bounds_the_time(server: GCSServer, client: storage.Client) -> None:
     """After gs.retry.total-timeout, by the injected clock, no further attempt starts."""
     clock = VirtualClock()

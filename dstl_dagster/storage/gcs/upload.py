@@ -56,9 +56,10 @@ class ResumableUpload:
 
     Args:
         uri: of the object, for messages.
-        start: opens a session and returns its URL; called when the first chunk is full, or at the end.
+        start: opens a session, with retries of its own, and returns its URL; called when the first chunk is
+            full, or at the end.
         send: the transport.
-        retries: around every request.
+        retries: around every other request.
         chunk_size: bytes, a multiple of 256 KiB.
     """
 
@@ -75,7 +76,7 @@ class ResumableUpload:
         self._send = send
         self._retries = retries
         self._chunk_size = chunk_size
-        self._url: str | None = None
+        self._url = ""
         # One buffer for all chunks: new memory for each would cost more than the bytes in it. It is never
         # made larger once a chunk was sent, so a view that a failed request still holds hinders nobody.
         self._buffer = bytearray()
@@ -87,7 +88,7 @@ class ResumableUpload:
     @property
     def began(self) -> bool:
         """True once a session is open."""
-        return self._url is not None
+        return bool(self._url)
 
     @property
     def buffered(self) -> bytes:
@@ -105,6 +106,7 @@ class ResumableUpload:
         while position < len(octets):
             # The last chunk stays back until more comes: an end must not be an empty chunk of its own.
             if self._filled == self._chunk_size:
+                self._begin()
                 self._retries.run(self._send_chunk)
             part = octets[position : position + self._chunk_size - self._filled]
             self._buffer[self._filled : self._filled + len(part)] = part
@@ -115,6 +117,7 @@ class ResumableUpload:
     def finish(self) -> Mapping[str, Any]:
         """End the upload: the object's resource. May be called again after an exception."""
         if self._resource is None:
+            self._begin()
             self._resource = self._retries.run(self._send_end)
             self._drop_buffer()
         return self._resource
@@ -122,7 +125,7 @@ class ResumableUpload:
     def cancel(self) -> None:
         """Cancel the session, as far as the service can be reached. Never raises."""
         self._drop_buffer()
-        if self._url is not None and self._resource is None:
+        if self._url and self._resource is None:
             try:
                 self._send("DELETE", self._url, {"Content-Length": "0"}, b"", RetryAttempt(1, None))
             except UnavailableError:
@@ -140,21 +143,20 @@ class ResumableUpload:
 
     # -- steps
 
-    def _session_url(self) -> str:
-        if self._url is None:
+    def _begin(self) -> None:
+        """Outside of the retries of what follows: it has its own."""
+        if not self._url:
             self._url = self._start()
-        return self._url
 
     def _send_chunk(self, attempt: RetryAttempt) -> None:
-        url = self._session_url()
         if attempt.in_doubt:
-            self._ask(url, "bytes */*", attempt)
+            self._ask("bytes */*", attempt)
         chunk = self._unsent()
         if not chunk:
             return  # the service has had it all
         first = self._sent
         span = f"bytes {first}-{first + len(chunk) - 1}/*"
-        reply = self._send("PUT", url, {"Content-Range": span}, chunk, attempt)
+        reply = self._send("PUT", self._url, {"Content-Range": span}, chunk, attempt)
         if reply.status != _RESUME_INCOMPLETE:
             raise self._refusal(reply)
         self._forget_sent(reply)
@@ -163,16 +165,15 @@ class ResumableUpload:
             raise UnavailableError(f"the service took only a part of a chunk of {self._uri!r}")
 
     def _send_end(self, attempt: RetryAttempt) -> Mapping[str, Any]:
-        url = self._session_url()
         total = self._sent + self._filled
         if attempt.in_doubt:
-            resource = self._ask(url, f"bytes */{total}", attempt)
+            resource = self._ask(f"bytes */{total}", attempt)
             if resource is not None:
                 return resource
         rest: Buffer = self._unsent() if self._filled else b""
         span = f"bytes {self._sent}-{total - 1}/{total}" if rest else f"bytes */{total}"
         headers = {"Content-Range": span, "X-Goog-Hash": f"crc32c={to_base64(self.crc32c)}"}
-        reply = self._send("PUT", url, headers, rest, attempt)
+        reply = self._send("PUT", self._url, headers, rest, attempt)
         if reply.status in (200, 201) and reply.document is not None:
             return reply.document
         if reply.status == _RESUME_INCOMPLETE:
@@ -180,9 +181,9 @@ class ResumableUpload:
             raise UnavailableError(f"the service took only a part of the end of {self._uri!r}")
         raise self._refusal(reply)
 
-    def _ask(self, url: str, span: str, attempt: RetryAttempt) -> Mapping[str, Any] | None:
+    def _ask(self, span: str, attempt: RetryAttempt) -> Mapping[str, Any] | None:
         """The session's object if it is finished; otherwise drops from the buffer what the service holds."""
-        reply = self._send("PUT", url, {"Content-Range": span}, b"", attempt)
+        reply = self._send("PUT", self._url, {"Content-Range": span}, b"", attempt)
         if reply.status in (200, 201) and reply.document is not None:
             return reply.document
         if reply.status != _RESUME_INCOMPLETE:
