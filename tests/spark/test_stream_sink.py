@@ -197,3 +197,16 @@ def test_a_first_micro_batch_without_rows_is_a_state_without_rows(job: Job, tmp_
     folder = arrive("one", range(3), 1)
     run(job, events(job, folder).where("id > 5"), tmp_path / "spark")
     assert (job.read_state().columns, job.read_state().collect()) == (["id", "value"], [])
+
+
+@pytest.mark.soak
+def test_windows_are_written_once_the_watermark_has_passed_them(
+    job: Job, arrive: Callable[[str, range, int], Path], tmp_path: Path
+) -> None:
+    """In append mode: micro-batches before that have no rows, and each window is a row once."""
+    for name, ids in (("a", range(100, 102)), ("b", range(123, 124)), ("c", range(150, 151))):
+        seen = events(job, arrive(name, ids, 1)).selectExpr("CAST(id AS TIMESTAMP) AS at")
+        windows = seen.withWatermark("at", "10 seconds").groupBy(F.window("at", "5 seconds")).count()
+        counted = windows.selectExpr("CAST(window.start AS BIGINT) AS start", "count")
+        run(job, counted, tmp_path / "ck", what={"operator": "op", "keys": "start"})
+    assert {row.start: row["count"] for row in job.read_state().collect()} == {100: 2, 120: 1}
