@@ -263,16 +263,12 @@ def _new_rows(rows: Any, schema: StateSchema, known: StateSchema | None, what: s
     for name in schema.key_columns:
         fitted = fitted_column(table.column(name), schema.columns.field(name).type, name, what)
         table = table.set_column(table.column_names.index(name), name, fitted)
-    if type(rows).__module__.partition(".")[0] != "pandas":
-        return table
-    # A column of nothing is float64 in pandas, whatever it holds on other days.
-    columns = [
-        pa.chunked_array([pa.nulls(len(each))])
-        if pt.is_floating(each.type) and each.null_count == len(each)
-        else each
-        for each in table.columns
-    ]
-    return pa.table(columns, names=table.column_names)
+    is_pandas = type(rows).__module__.partition(".")[0] == "pandas"
+    for place, column in enumerate(table.columns):
+        # Without values it is float64 in pandas, whatever it is on other days.
+        if is_pandas and pt.is_floating(column.type) and column.null_count == len(column):
+            table = table.set_column(place, table.column_names[place], pa.nulls(len(column)))
+    return table
 
 
 def _beside_state(

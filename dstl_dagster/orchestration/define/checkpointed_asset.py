@@ -112,8 +112,7 @@ def checkpointed_asset(
             assets do not share one.
         changelog: where the job lives; without it, the resource named `changelog`.
         asset_arguments: those of `dagster.asset`, with Dagster's meaning; the key is `<job>/<function>`, and
-        the
-            group the job's by default. Time partitions depend on the one before them and are applied in
+            the group the job's by default. Time partitions depend on the one before them and are applied in
             order, each once; all others in any order. `io_manager_key` names what loads the state into other
             assets, in place of a reader of its own. `backfill_policy`: one partition a run.
 
