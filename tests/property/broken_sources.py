@@ -25,7 +25,7 @@ class AnyOffsetFits(DstlDataSource):
     """A checkpointLocation of another operator or timeline is taken for its own."""
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        following.require_followed = lambda *_: None  # type: ignore[assignment]
+        following.require_followed = lambda *_, **__: None  # type: ignore[assignment]
         return super().streamReader(schema)
 
 

@@ -167,12 +167,18 @@ def test_a_stream_is_told_each_change_once(spark: SparkSession, tmp_path: Path) 
 
 @pytest.mark.parametrize("broken", [AnyOffsetFits, AnyColumnsFit, WithoutTheFirst, NotPinned])
 def test_a_variant_is_found(broken: type[DstlDataSource], spark: SparkSession, tmp_path: Path) -> None:
-    """Within 200 cases. Some tell what does not fit the columns, which is an error here."""
+    """Within 200 cases. Some are refused in a sentence of ours, an error here. No other error counts:
+    a variant may be wrong itself, or Spark's workers late.
+    """
     spark.dataSource.register(broken)
     try:
         found = any(played(spark, seed, tmp_path).wrong for seed in range(200))
-    except (DstlError, Py4JError, PySparkException):
+    except DstlError:
         found = True
+    except (Py4JError, PySparkException) as error:
+        found = "dstl_dagster.errors" in str(error)
+        if not found:
+            raise
     finally:
         register(spark)
     assert found, "no case of 200 found it"
