@@ -494,9 +494,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")  # Dagster's own, of its loader
-def test_what_spark_would_take_is_loaded(project: Path) -> None:
-    """Commas in brackets and quotes, brackets in quotes, a type with arguments, a comment."""
-    defs = loaded(project, ATTRIBUTES)
+@pytest.mark.parametrize("rule", ["old.`a, b`[1]", "'1.5'", "CASE WHEN new.x = ''-- then\n THEN 1 END"])
+def test_what_spark_would_take_is_loaded(rule: str, project: Path) -> None:
+    """Commas in brackets and quotes, brackets in quotes, a type with arguments, a comment, text alone."""
+    defs = loaded(project, ATTRIBUTES.replace("old.`a, b`[1]", rule.replace("\n", "\\n")))
     assert dg.AssetKey(["orders", "rows"]) in {spec.key for spec in defs.resolve_all_asset_specs()}
 
 
@@ -572,6 +573,8 @@ def test_a_scaffold_without_its_job_is_refused(component: type[dg.Component]) ->
         ("n INT", "n INT, n INT", 7, "schema: rows: column 'n' occurs twice"),
         ("{n:", "{m:", 8, "update: rows: update names 'm'"),
         ("coalesce(", "coalesce((", 8, "update: rows: n: .* ends before its expression does"),
+        ("0) + 1", "0) +", 8, "update: rows: n: .* ends before its expression does"),
+        ("", "  delete: new.gone AND", 9, "delete: rows: .* ends before its expression does"),
         ("0) +", "0)) +", 8, "update: rows: n: .* nothing opens"),
         ("old.n,", "old.m,", 8, "update: rows: n: the state has no column 'm'"),
         ("old.n,", "Rand() +", 8, r"update: rows: n: Rand\(\) gives another value each time"),

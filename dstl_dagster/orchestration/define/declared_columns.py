@@ -56,6 +56,10 @@ _TOKEN: Final = re.compile(
 _COLUMN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s`:]+)(?:\s*:\s*|\s+)([A-Za-z_]+)")
 _OLD: Final = re.compile(r"(?<![\w.`])old\.(`(?:[^`]|``)+`|\w+)", re.IGNORECASE)
 _CALLED: Final = re.compile(r"(?<![\w.`])(\w+)\s*\(")
+_UNFINISHED: Final = re.compile(
+    r"(?:[-+*/%=<>|&^~!,.]|(?<![\w.`])(?:and|or|not|in|is|like|between|case|when|then|else))\s*\Z",
+    re.IGNORECASE,
+)
 _CLOSING: Final = {"(": ")", "[": "]"}
 
 
@@ -131,6 +135,13 @@ def _parts(schema: str) -> list[str]:
     return parts
 
 
+def _without_text(part: str) -> str:
+    """A literal without its text, a space for a comment; all else as it is."""
+    if len(part) == 1 or part.startswith("`"):
+        return part
+    return " " if part.startswith(("--", "/*")) else "''"
+
+
 def _require_whole(what: str, sql: Any, names: Sequence[str]) -> None:
     """Brackets and quotes are closed, `old` has the columns, functions are deterministic. Text, comments and
     a Column pass.
@@ -145,8 +156,8 @@ def _require_whole(what: str, sql: Any, names: Sequence[str]) -> None:
             raise InvalidInputError(f"{what}: {sql!r} has a {part} that nothing opens")
         elif part in ("'", '"', "`"):
             raise InvalidInputError(f"{what}: {sql!r} has a {part} that nothing closes")
-        rest += " " if part[0] != "`" and len(part) > 1 else part
-    if open_ or not rest.strip():
+        rest += _without_text(part)
+    if open_ or not rest.strip() or _UNFINISHED.search(rest):
         raise InvalidInputError(f"{what}: {sql!r} ends before its expression does")
     for name in _CALLED.findall(rest):
         if not is_deterministic(name):
