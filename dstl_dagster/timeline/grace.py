@@ -8,7 +8,7 @@ is asked; for another one, the time stamp of a freshly written object tells it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from dstl_dagster.format import JobNames
@@ -36,22 +36,6 @@ class GraceClock:
         self._stamps: dict[int, datetime] = {}
         self._over_up_to = 0
         self._within_from: int | None = None
-
-    def believing(self, stamps: Mapping[int, datetime]) -> GraceClock:
-        """A clock that takes these to be the time stamps of these slots, and asks this one for all others.
-
-        What it says of the slots is as true as `stamps`: nothing may be deleted for it.
-        """
-        believer = _Believing(self, stamps)
-        for slot in sorted(stamps):
-            believer.is_over(slot)
-        return believer
-
-    @property
-    def border(self) -> dict[int, datetime]:
-        """The time stamps of the newest slot known to be over, and of the oldest known not to be."""
-        slots = (self._over_up_to, self._within_from)
-        return {slot: self._stamps[slot] for slot in slots if slot in self._stamps}
 
     def is_over(self, subsumed_slot: int) -> bool:
         """Whether the record in this slot is at least as old as the grace time."""
@@ -102,21 +86,3 @@ class GraceClock:
             self._now = self._store.put(self._names.server_clock, b"", precondition=ANY).updated
             self._wrote = True
         return self._now
-
-
-class _Believing(GraceClock):
-    def __init__(self, clock: GraceClock, stamps: Mapping[int, datetime]) -> None:
-        super().__init__(clock._store, clock._names, clock._grace)
-        self._clock = clock
-        self._stamps.update(stamps)
-
-    def _stamp_of(self, slot: int) -> datetime | None:
-        if slot not in self._stamps:
-            stamp = self._clock._stamp_of(slot)
-            if stamp is None:
-                return None
-            self._stamps[slot] = stamp
-        return self._stamps[slot]
-
-    def _server_now(self) -> datetime:
-        return self._clock._server_now()

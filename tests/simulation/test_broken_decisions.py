@@ -121,7 +121,7 @@ def owner_may_not_fence_its_own_attempt(monkeypatch):
     monkeypatch.setattr(decisions, "to_fence", lambda view, owner, take_over: original(view, "", take_over))
 
 
-@caught_by("blocked-replace:7:23:pause", "(completed): the attempt is not the open one")
+@caught_by("blocked-replace:7:25:pause", "(completed): the attempt is not the open one")
 def fenced_attempt_completes(monkeypatch):
     def to_complete(view: TimelineView, attempt: Any, *, files: Any, **said: Any) -> Any:
         if view.completed_by(attempt.attempt, attempt.checkpoint_id) is not None:

@@ -211,11 +211,10 @@ class _Run:
         self._references = references or References(store, threads=threads)
         self._marks = marks
         self._mark = None if marks is None else marks.found
-        self._believed = grace if self._mark is None else grace.believing(dict(self._mark.stamps))
         self._began_at: TimelineView = timeline.seen()
         self._began = server_time(store)
         self._fates: AttemptFates | None = None
-        self._roots: dict[tuple[int, GraceClock], str] = {}
+        self._roots: dict[int, str] = {}
 
     def pages(self, places: Sequence[_Place]) -> Iterator[tuple[ObjectStore, list[ObjectStat]]]:
         """The objects of each place, page by page. The first pages are listed together."""
@@ -229,11 +228,11 @@ class _Run:
 
     def garbage(self, page: Sequence[ObjectStat]) -> list[Garbage]:
         """The garbage on a page, by the tail. What became garbage meanwhile may be left to the next run."""
-        if not self._suspects(self._timeline.seen(), page, self._believed):
+        if not self._suspects(self._timeline.seen(), page):
             return []
         self._looked = True
         view = self._timeline.tail()
-        suspects = self._suspects(view, page, self._grace)
+        suspects = self._suspects(view, page)
         decides = deciding(self._names, suspects, self._fates_of(view))
         referenced: frozenset[str] = frozenset()
         if decides.own:
@@ -247,25 +246,19 @@ class _Run:
         if self._began is None or self._marks is None:
             return
         view = self._began_at
-        grace = self._grace if self._looked else self._believed
-        roots = {self._digest(view, grace), *self._roots.values()}
-        mark = CleanUpMark(
-            view.slot,
-            self._began,
-            _newest_over(view, grace),
-            roots.pop() if len(roots) == 1 else "",
-            tuple(sorted(grace.border.items())),
-        )
+        roots = {self._digest(view), *self._roots.values()}
+        the_same = roots.pop() if len(roots) == 1 else ""
+        mark = CleanUpMark(view.slot, self._began, _newest_over(view, self._grace), the_same)
         # What had to be looked at would be again, if the last mark stayed: it is as new as that.
         if self._looked or self._mark is None or replace(mark, began=self._mark.began) != self._mark:
             self._marks.write(mark, self._began)
 
-    def _suspects(self, view: TimelineView, page: Sequence[ObjectStat], grace: GraceClock) -> list[Garbage]:
+    def _suspects(self, view: TimelineView, page: Sequence[ObjectStat]) -> list[Garbage]:
         """What is garbage unless it is referenced, and that the last clean-up has not judged for good."""
         fates = self._fates_of(view)
-        fresh = list(unsettled(self._names, page, fates, self._mark, self._digest(view, grace)))
+        fresh = list(unsettled(self._names, page, fates, self._mark, self._digest(view)))
         self._look_up(fates, fresh)
-        return list(plan_garbage(self._names, fresh, fates, grace_is_over=grace.is_over))
+        return list(plan_garbage(self._names, fresh, fates, grace_is_over=self._grace.is_over))
 
     def _look_up(self, fates: AttemptFates, page: Sequence[ObjectStat]) -> None:
         """Ask the archive for all of them concurrently."""
@@ -279,12 +272,11 @@ class _Run:
             self._fates = AttemptFates(view)
         return self._fates
 
-    def _digest(self, view: TimelineView, grace: GraceClock) -> str:
-        if (view.slot, grace) not in self._roots:
-            needed = needed_checkpoints(view, grace)
-            digest = roots_digest(entry.completed.manifest for entry in roots_of(needed))
-            self._roots[view.slot, grace] = digest
-        return self._roots[view.slot, grace]
+    def _digest(self, view: TimelineView) -> str:
+        if view.slot not in self._roots:
+            needed = needed_checkpoints(view, self._grace)
+            self._roots[view.slot] = roots_digest(entry.completed.manifest for entry in roots_of(needed))
+        return self._roots[view.slot]
 
 
 def _newest_over(view: TimelineView, grace: GraceClock) -> int:

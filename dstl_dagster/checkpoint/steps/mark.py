@@ -12,9 +12,6 @@ of at least `slot`, and deleted all that was garbage. So of what is still there,
 * the objects of one whose grace was over by then are needed by the `roots` (`references`),
   and stay needed while these are the same.
 
-The `stamps` spare the next one a look at each slot whose grace decides. They are believed only to find that
-there is nothing to do; before anything is deleted, the slots themselves are looked at.
-
 Later objects, of tasks that outlived their attempt, have later stamps, and the next clean-up finds them.
 Clean-ups may run concurrently, be killed or be late: whichever mark is the newest is as true as the others.
 """
@@ -52,39 +49,25 @@ class CleanUpMark:
         began: the server's clock before anything was listed.
         over_slot: checkpoints subsumed up to this slot (inclusive) had no grace left.
         roots: by `roots_digest`; empty if they changed while it ran.
-        stamps: (slot, when it was created, by the server's clock): of the newest one that permits to delete
-            checkpoints and had no grace left, and of the oldest one that had, ascending.
     """
 
     slot: int
     began: datetime
     over_slot: int
     roots: str
-    stamps: tuple[tuple[int, datetime], ...] = ()
 
     def to_metadata(self) -> dict[str, str]:
-        fields = {"began": self.began.isoformat(), "over": str(self.over_slot), "roots": self.roots}
-        if self.stamps:
-            fields["stamps"] = " ".join(f"{slot}={stamp.isoformat()}" for slot, stamp in self.stamps)
-        return fields
+        return {"began": self.began.isoformat(), "over": str(self.over_slot), "roots": self.roots}
 
     @classmethod
     def of(cls, slot: int, stat: ObjectStat) -> CleanUpMark | None:
         """`None` if it is not a mark: then everything is judged."""
         try:
             began = datetime.fromisoformat(stat.metadata["began"])
-            stamps = tuple(_stamp(text) for text in stat.metadata.get("stamps", "").split())
-            mark = cls(slot, began, int(stat.metadata["over"]), stat.metadata["roots"], stamps)
-            # A stamp of later would keep what it spares for ever.
-            late = any(seen > slot or stamp > began + _ONE_UPDATE for seen, stamp in stamps)
+            mark = cls(slot, began, int(stat.metadata["over"]), stat.metadata["roots"])
         except (KeyError, TypeError, ValueError):
             return None
-        return mark if began.tzinfo is not None and not late else None
-
-
-def _stamp(text: str) -> tuple[int, datetime]:
-    slot, _, stamp = text.partition("=")
-    return int(slot), datetime.fromisoformat(stamp)
+        return mark if began.tzinfo is not None else None
 
 
 class Marks:
