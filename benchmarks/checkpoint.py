@@ -87,14 +87,18 @@ def begin(coordinator: CheckpointCoordinator, row_count: int) -> None:
     """The first checkpoint: the whole state, a million rows at a time."""
     attempt = coordinator.trigger()
     table = whole_state(row_count)
-    report = write_rows(coordinator.store, attempt, OPERATOR, SCHEMA, table, partitions=TASKS)
+    report = write_rows(table, attempt, coordinator.store, operator=OPERATOR, schema=SCHEMA, partitions=TASKS)
     complete(coordinator, attempt, report)
 
 
 def checkpoint(coordinator: CheckpointCoordinator, table: pa.Table) -> bool:
     """One checkpoint of changed rows, by a batch. Returns whether older ones were merged."""
     batch = Batch.open(coordinator)
-    batch.add(write_rows(coordinator.store, batch.attempt, OPERATOR, SCHEMA, table, partitions=TASKS))
+    batch.add(
+        write_rows(
+            table, batch.attempt, coordinator.store, operator=OPERATOR, schema=SCHEMA, partitions=TASKS
+        )
+    )
     batch.move_position("source", batch.attempt.checkpoint_id)
     batch.merge_due_runs()
     entries = batch.complete().manifest.operators.values()

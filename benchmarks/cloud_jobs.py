@@ -68,7 +68,7 @@ class Jobs:
 
     def changes(self, store: ObjectStore, attempt: Attempt, first: int = 0, rows: int = 20) -> OperatorReport:
         """One small changelog file."""
-        return write_rows(store, attempt, OPERATOR, SCHEMA, _rows(first, rows, 16))
+        return write_rows(_rows(first, rows, 16), attempt, store, operator=OPERATOR, schema=SCHEMA)
 
     def shared_files(self, store: ObjectStore, attempt: Attempt, files: int, sets: int) -> OperatorReport:
         """`sets` change sets, as many in each of `files` files: what writers of one process have."""
@@ -85,7 +85,9 @@ class Jobs:
         while True:
             key = "dstl.dfs.batch.persist-delay"
             options = JobOptions.from_mapping({key: f"{delay // timedelta(milliseconds=1)} ms"})
-            report = write_rows(store, attempt, OPERATOR, SCHEMA, rows, partitions=sets, options=options)
+            report = write_rows(
+                rows, attempt, store, operator=OPERATOR, schema=SCHEMA, partitions=sets, options=options
+            )
             assert len(report.handles) == sets
             if len(_names(report)) == 1:
                 return report

@@ -237,7 +237,9 @@ class Ours:
         self._checkpoint, self._operator = checkpoint, OPERATOR
         coordinator = self._coordinator = coordinator_on(LocalObjectStore(folder, durable=self.synced))
         attempt = coordinator.trigger()
-        report = write_rows(coordinator.store, attempt, OPERATOR, SCHEMA, rows, partitions=TASKS)
+        report = write_rows(
+            rows, attempt, coordinator.store, operator=OPERATOR, schema=SCHEMA, partitions=TASKS
+        )
         complete(coordinator, attempt, report)
 
     def upsert(self, rows: Any) -> None:

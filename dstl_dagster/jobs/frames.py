@@ -307,11 +307,11 @@ def _written(
 ) -> OperatorReport:
     """The report of rows of `schema`. `ttl`: as `Batch.ttl_to_write` gives it for `config`."""
     report = write_rows(
-        batch.coordinator.store,
-        batch.attempt,
-        operator,
-        schema,
         rows,
+        batch.attempt,
+        batch.coordinator.store,
+        operator=operator,
+        schema=schema,
         deleted=deleted,
         options=batch.coordinator.job_options,
         ttl=ttl,

@@ -102,12 +102,12 @@ def _handle_of(persisted: MailboxFuture[SnapshotResult]) -> ChangelogStateHandle
 
 
 def write_rows(
-    store: ObjectStore,
+    rows: pa.Table,
     attempt: Attempt,
+    store: ObjectStore,
+    *,
     operator: str,
     schema: StateSchema,
-    rows: pa.Table,
-    *,
     deleted: pa.Array | pa.ChunkedArray | None = None,
     partitions: int = 1,
     case_sensitive: bool = False,
@@ -119,8 +119,9 @@ def write_rows(
     The counterpart of `dstl_dagster.spark.write_state` for rows that fit in memory.
 
     Args:
-        schema: the state's; if the operator already has state, evolved from its schema (`evolved_to`).
         rows: the changed rows only, each key once.
+        store: the attempt's.
+        schema: the state's; if the operator already has state, evolved from its schema (`evolved_to`).
         deleted: which rows delete their key; null means no.
         partitions: number of handles, each for its own range of key groups; a range without rows gets none.
         case_sensitive: whether column names may differ only in case (`spark.sql.caseSensitive`).

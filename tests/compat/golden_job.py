@@ -151,7 +151,9 @@ class _Maker:
         totals = [Decimal(number), Decimal(10 * number) / 4, None]
         rows = pa.table({"key": [0, number, 100], "total": totals}, SCHEMA.columns)
         deleted = pa.array([False, False, number % 2 == 0])
-        report = write_rows(self.store, attempt, OPERATOR, SCHEMA, rows, deleted=deleted, partitions=2)
+        report = write_rows(
+            rows, attempt, self.store, operator=OPERATOR, schema=SCHEMA, deleted=deleted, partitions=2
+        )
         stream = GSRecoverableWriter(self.store, attempt=attempt.attempt).open(
             self.store.uri_of(f"out/{batch}")
         )

@@ -44,7 +44,7 @@ def test_an_old_job_is_resumed(old):
     coordinator = CheckpointCoordinator("orders", store, options, owner="new")
     attempt = coordinator.trigger(take_over=True, idempotency_key="new")
     rows = pa.table({"key": [0], "total": [None]}, golden_job.SCHEMA.columns)
-    report = write_rows(store, attempt, "totals", golden_job.SCHEMA, rows)
+    report = write_rows(rows, attempt, store, operator="totals", schema=golden_job.SCHEMA)
     coordinator.record(attempt, [report], [], {"source": "new"})
     coordinator.confirm(attempt)
     coordinator.compose_commit()

@@ -50,7 +50,7 @@ Body = Callable[[dg.OpExecutionContext, Any], None]
 def write_change(store: ObjectStore, attempt: Attempt, key: bytes) -> OperatorReport:
     """One row of operator `totals`, durable."""
     rows = pa.table({"key": [key.decode()], "total": [1]}, schema=COLUMNS)
-    return write_rows(store, attempt, "totals", STATE, rows)
+    return write_rows(rows, attempt, store, operator="totals", schema=STATE)
 
 
 def write_file(store: ObjectStore, attempt: Attempt, name: str) -> FileReport:

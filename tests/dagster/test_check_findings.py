@@ -126,7 +126,9 @@ def test_the_data_is_checked_by_manifests(
         coordinator = days.coordinator()
         attempt = coordinator.trigger()
         flags = pa.array(deleted)
-        report = write_rows(days.store, attempt, "totals", days.code.STATE, rows, deleted=flags)
+        report = write_rows(
+            rows, attempt, days.store, operator="totals", schema=days.code.STATE, deleted=flags
+        )
         coordinator.record(attempt, [report], [], {})
         coordinator.confirm(attempt)
         coordinator.compose_commit()

@@ -241,7 +241,7 @@ class Story:
         row = {"key": key.decode(), "total": 1, **{f"more{number}": 1 for number in range(self.columns)}}
         schema = schema_to_write(pa.Table.from_pylist([row]).schema, ["key"], None, known)
         rows = pa.Table.from_pylist([row], schema=schema.columns)
-        return write_rows(store, attempt, "totals", schema, rows)
+        return write_rows(rows, attempt, store, operator="totals", schema=schema)
 
     def _knows(self) -> bool:
         return bool(self.days.events("checkpoints"))

@@ -110,7 +110,9 @@ def _rows(of: str, context: Any) -> pa.Table:
 
 def _write(batch: Any, operator: str, rows: pa.Table) -> None:
     schema = StateSchema.of(ROWS, ("id",))
-    batch.add(write_rows(open_store(batch.attempt.store_uri), batch.attempt, operator, schema, rows))
+    batch.add(
+        write_rows(rows, batch.attempt, open_store(batch.attempt.store_uri), operator=operator, schema=schema)
+    )
 
 
 def _said(result: dg.ExecuteInProcessResult) -> str:

@@ -42,7 +42,7 @@ def program(tmp_path: Path) -> dict[str, Any]:
 
     def merge_day(batch: Any, day: str) -> None:
         rows = pa.table({"customer": [day], "total": [1.0]}, schema=COLUMNS)
-        batch.add(write_rows(open_store(store), batch.attempt, "totals", STATE, rows))
+        batch.add(write_rows(rows, batch.attempt, open_store(store), operator="totals", schema=STATE))
 
     names: dict[str, Any] = {
         "STORE": store,

@@ -56,7 +56,7 @@ class World:
 
     def report(self, coordinator: CheckpointCoordinator, attempt: Any, day: str) -> tuple[Any, FileReport]:
         rows = pa.Table.from_pylist([{"day": day, "orders": self.source[day]}], schema=SCHEMA.columns)
-        state = write_rows(coordinator.store, attempt, "totals", SCHEMA, rows)
+        state = write_rows(rows, attempt, coordinator.store, operator="totals", schema=SCHEMA)
         writer = GSRecoverableWriter(coordinator.store, attempt=attempt.attempt)
         stream = writer.open(coordinator.store.uri_of(f"out/{day}.txt"))
         stream.write(f"{day}: {self.source[day]}\n".encode())

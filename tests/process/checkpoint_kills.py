@@ -104,7 +104,7 @@ def make(batch: str, coordinator: CheckpointCoordinator, place: Place) -> None:
         return
     rows = totals(batch)
     table = pa.table({"key": list(rows), "total": list(rows.values())}, SCHEMA.columns)
-    report = write_rows(coordinator.store, attempt, OPERATOR, SCHEMA, table, partitions=2)
+    report = write_rows(table, attempt, coordinator.store, operator=OPERATOR, schema=SCHEMA, partitions=2)
     writer = GSRecoverableWriter(coordinator.store, place.options, attempt=attempt.attempt)
     stream = writer.open(coordinator.store.uri_of(f"out/{batch}"))
     for part in content(batch):

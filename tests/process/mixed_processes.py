@@ -71,7 +71,7 @@ def make(batch: int, coordinator: CheckpointCoordinator, *, take_over: uuid.UUID
     attempt = coordinator.trigger(take_over, idempotency_key=f"batch {batch}")
     rows = totals(batch)
     table = pa.table({"key": list(rows), "total": list(rows.values())}, SCHEMA.columns)
-    report = write_rows(coordinator.store, attempt, OPERATOR, SCHEMA, table)
+    report = write_rows(table, attempt, coordinator.store, operator=OPERATOR, schema=SCHEMA)
     writer = GSRecoverableWriter(coordinator.store, attempt=attempt.attempt)
     stream = writer.open(coordinator.store.uri_of(f"out/{batch}"))
     for half in (content(batch)[:700], content(batch)[700:]):

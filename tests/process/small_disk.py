@@ -30,7 +30,7 @@ SMALL, LARGE = 1000, 4 << 20
 def checkpoint(coordinator: CheckpointCoordinator, number: int, file_bytes: int) -> None:
     attempt = coordinator.trigger(idempotency_key=f"batch {number}")
     rows = pa.table({"key": [number, 0], "total": [number, number]}, SCHEMA.columns)
-    report = write_rows(coordinator.store, attempt, "totals", SCHEMA, rows, partitions=1)
+    report = write_rows(rows, attempt, coordinator.store, operator="totals", schema=SCHEMA, partitions=1)
     stream = GSRecoverableWriter(coordinator.store, attempt=attempt.attempt).open(
         coordinator.store.uri_of(f"out/{number}")
     )

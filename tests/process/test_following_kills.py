@@ -67,7 +67,7 @@ def write(first: CheckpointCoordinator, rows: dict[str, int | None]) -> None:
     values = list(rows.values())
     table = pa.table({"name": list(rows), "value": pa.array(values, pa.int32())})
     deleted = pa.array([value is None for value in values])
-    batch.add(write_rows(first.store, batch.attempt, "op", SCHEMA, table, deleted=deleted))
+    batch.add(write_rows(table, batch.attempt, first.store, operator="op", schema=SCHEMA, deleted=deleted))
     batch.complete()
 
 

@@ -271,7 +271,11 @@ def runner_of(
 def _write(batch: Batch, work: Work) -> None:
     schema, known = StateSchema.of(work.rows.schema, KEYS), batch.schema(work.operator)
     schema = schema if known is None else known.evolved_to(schema)
-    batch.add(write_rows(batch.coordinator.store, batch.attempt, work.operator, schema, work.rows, ttl=None))
+    batch.add(
+        write_rows(
+            work.rows, batch.attempt, batch.coordinator.store, operator=work.operator, schema=schema, ttl=None
+        )
+    )
 
 
 def _written(batch: Any, work: Work) -> None:

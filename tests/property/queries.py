@@ -287,7 +287,9 @@ class Day(Actor):
             table = pa.table(
                 {"id": [each for each, _ in rows], "value": [text for _, text in rows]}, STATE.columns
             )
-            batch.add(write_rows(coordinator.store, batch.attempt, "op", STATE, table, partitions=2))
+            batch.add(
+                write_rows(table, batch.attempt, coordinator.store, operator="op", schema=STATE, partitions=2)
+            )
         batch.complete()
         return True
 

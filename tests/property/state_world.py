@@ -166,7 +166,13 @@ class World:
         partitions = choose.randint(1, KEY_GROUPS)
         batch.add(
             write_rows(
-                self.store, batch.attempt, operator, schema, table, deleted=deleted, partitions=partitions
+                table,
+                batch.attempt,
+                self.store,
+                operator=operator,
+                schema=schema,
+                deleted=deleted,
+                partitions=partitions,
             )
         )
 

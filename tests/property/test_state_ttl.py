@@ -181,11 +181,11 @@ class World:
         table = pa.Table.from_pylist([row or {"name": key} for key, row in rows.items()], GIVEN)
         ttl = batch.ttl_to_write("op", schema, config)
         report = write_rows(
-            self.store,
-            batch.attempt,
-            "op",
-            schema,
             table,
+            batch.attempt,
+            self.store,
+            operator="op",
+            schema=schema,
             deleted=pa.array([row is None for row in rows.values()], pa.bool_()),
             partitions=step.partitions,
             ttl=ttl,

@@ -94,7 +94,12 @@ class Renaming:
             own = changes.applied_to(before.schema, strict=True).evolved_to(own)
         table = pa.table([pa.array([row[n] for row in rows], self.kinds[n]) for n in columns], schema=shown)
         report = write_rows(
-            self.coordinator.store, attempt, "op", own, table, deleted=pa.array(deleted, pa.bool_())
+            table,
+            attempt,
+            self.coordinator.store,
+            operator="op",
+            schema=own,
+            deleted=pa.array(deleted, pa.bool_()),
         )
         self.coordinator.record(attempt, [report])
         self.coordinator.confirm(attempt)

@@ -251,7 +251,13 @@ def test_tables_are_read_back_bit_for_bit(history: tuple[tuple[str, ...], list[S
         attempt = coordinator.trigger()
         flags = pa.array(step.deleted, pa.bool_())
         report = write_rows(
-            coordinator.store, attempt, "op", schema, step.rows, deleted=flags, partitions=step.partitions
+            step.rows,
+            attempt,
+            coordinator.store,
+            operator="op",
+            schema=schema,
+            deleted=flags,
+            partitions=step.partitions,
         )
         coordinator.record(attempt, [report])
         coordinator.confirm(attempt)
@@ -285,5 +291,11 @@ def test_a_repeated_key_of_any_table_is_refused(history: tuple[tuple[str, ...], 
     coordinator = CheckpointCoordinator("job", MemoryObjectStore(), owner="test")
     schema = StateSchema.of(steps[0].columns, keys, MAX_PARALLELISM)
     with pytest.raises(InvalidInputError) as caught:
-        write_rows(coordinator.store, coordinator.trigger(), "op", schema, pa.concat_tables([rows, rows]))
+        write_rows(
+            pa.concat_tables([rows, rows]),
+            coordinator.trigger(),
+            coordinator.store,
+            operator="op",
+            schema=schema,
+        )
     assert caught.value.kind == "duplicate_key"

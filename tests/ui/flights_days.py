@@ -143,7 +143,12 @@ def _write_state(
     changed = sorted({tuple(row[key] for key in keys) for row in today})
     rows = [{**dict(zip(keys, each, strict=True)), "flights": totals[each]} for each in changed]
     return write_rows(
-        store, attempt, operator, schema, pa.Table.from_pylist(rows, schema=columns), partitions=2
+        pa.Table.from_pylist(rows, schema=columns),
+        attempt,
+        store,
+        operator=operator,
+        schema=schema,
+        partitions=2,
     )
 
 

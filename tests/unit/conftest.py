@@ -135,7 +135,15 @@ class KeyedJob:
         schema = schema or self.SCHEMA
         rows = pa.Table.from_pylist([*upserts, *deletes], schema=schema.columns)
         deleted = pa.array([False] * len(upserts) + [True] * len(deletes), pa.bool_())
-        return write_rows(self.store, attempt, operator, schema, rows, deleted=deleted, partitions=partitions)
+        return write_rows(
+            rows,
+            attempt,
+            self.store,
+            operator=operator,
+            schema=schema,
+            deleted=deleted,
+            partitions=partitions,
+        )
 
     def changes(self, *changes: object, **how: object) -> Checkpoint:
         """One checkpoint with these changes; arguments as `report` has them."""

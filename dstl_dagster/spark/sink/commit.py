@@ -137,7 +137,9 @@ def _state_report(batch: Batch, sink: StateSink, outcomes: list[Outcome]) -> Ope
         return report
     gone = _keys_without_rows(batch, sink, written)
     deleted = pa.array(np.ones(gone.num_rows, np.bool_))
-    removed = write_rows(store, attempt, sink.operator, sink.schema, gone, deleted=deleted, options=options)
+    removed = write_rows(
+        gone, attempt, store, operator=sink.operator, schema=sink.schema, deleted=deleted, options=options
+    )
     handles = [*report.handles, *removed.handles]
     return replace(report, handles=tuple(handles), deletes=report.deletes + gone.num_rows)
 

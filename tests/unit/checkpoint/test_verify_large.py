@@ -47,7 +47,7 @@ def store(rows: pa.Table) -> Fetched:
     coordinator = Job(store).coordinator()
     attempt = coordinator.trigger()
     whole = JobOptions.from_mapping({"dstl.dfs.preemptive-persist-threshold": "100 mb"})
-    report = write_rows(store, attempt, "op", SCHEMA, rows, partitions=1, options=whole)
+    report = write_rows(rows, attempt, store, operator="op", schema=SCHEMA, partitions=1, options=whole)
     coordinator.record(attempt, [report])
     coordinator.confirm(attempt)
     coordinator.compose_commit()

@@ -37,7 +37,7 @@ def coordinator(tmp_path: Path) -> CheckpointCoordinator:
         row = {"id": 1} | {name: f"{name} of day {number}" for name in COLUMNS if name != "id"}
         row["column_3"] = f"red \x1b[31m\n\u009b bell \a {number}"
         rows = pa.Table.from_pylist([row], schema=SCHEMA.columns)
-        coordinator.record(attempt, [write_rows(store, attempt, "op", SCHEMA, rows)])
+        coordinator.record(attempt, [write_rows(rows, attempt, store, operator="op", schema=SCHEMA)])
         coordinator.confirm(attempt)
         coordinator.compose_commit()
     return coordinator

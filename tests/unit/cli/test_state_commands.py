@@ -40,7 +40,9 @@ def store(tmp_path: Path) -> LocalObjectStore:
     for rows, deleted in batches:
         attempt = coordinator.trigger()
         table = pa.table(dict(zip(("name", "total"), zip(*rows, strict=True), strict=True)), SCHEMA.columns)
-        report = write_rows(store, attempt, "totals", SCHEMA, table, deleted=pa.array(deleted), partitions=1)
+        report = write_rows(
+            table, attempt, store, operator="totals", schema=SCHEMA, deleted=pa.array(deleted), partitions=1
+        )
         coordinator.record(attempt, [report])
         coordinator.confirm(attempt)
         coordinator.compose_commit()
@@ -137,7 +139,7 @@ def test_text_that_is_not_utf8_is_printed_as_base64(tmp_path):
     attempt = coordinator.trigger()
     raw = pa.array([b"K\xf6ln", b"/w=="], pa.binary()).view(pa.string())
     table = pa.table([raw, pa.array([1, 2])], SCHEMA.columns)
-    coordinator.record(attempt, [write_rows(store, attempt, "totals", SCHEMA, table)])
+    coordinator.record(attempt, [write_rows(table, attempt, store, operator="totals", schema=SCHEMA)])
     coordinator.confirm(attempt)
     word = 'name={"base64": "S/Zsbg=="}'
     (change,) = (json.loads(line) for line in run(store, "history", word, "--json").splitlines())

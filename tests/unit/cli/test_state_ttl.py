@@ -35,7 +35,7 @@ def test_the_columns_tell_which_of_them_ends_rows(tmp_path: Path, days: list[int
     times = [None if day is None else datetime(2026, 1, day, tzinfo=UTC) for day in days]
     rows = pa.table({"user": ["ann"], "seen_at": pa.array(times, SEEN)})
     ttl = batch.ttl_to_write("sessions", SCHEMA, StateTtlConfig.event_time("seen_at", "14 d"))
-    batch.add(write_rows(coordinator.store, batch.attempt, "sessions", SCHEMA, rows, ttl=ttl))
+    batch.add(write_rows(rows, batch.attempt, coordinator.store, operator="sessions", schema=SCHEMA, ttl=ttl))
     made = batch.complete()
     command = ["checkpoints", "schema", "--store", tmp_path.as_uri(), "--job", "web"]
     shown = CliRunner().invoke(main, command)

@@ -44,7 +44,7 @@ class Case:
     ) -> OperatorReport:
         """Changed rows of the operator `totals`, durably, and the report of them."""
         table = pa.Table.from_pylist(list(rows or [{"tail": "N1", "flights": 1}]), schema=schema.columns)
-        return write_rows(self.store, attempt, "totals", schema, table, **how)
+        return write_rows(table, attempt, self.store, operator="totals", schema=schema, **how)
 
     def file(self, attempt: Attempt, name: str = "out") -> FileReport:
         """A file of one component, and the report of it."""

@@ -46,7 +46,7 @@ class World:
         for day in ("2001-01-05", "2001-01-06", "2001-01-07"):
             attempt = self.job.trigger(idempotency_key=day)
             rows = pa.table({"customer": ["Ann"], "total": [1]}, SCHEMA.columns)
-            report = write_rows(self.store, attempt, "totals", SCHEMA, rows)
+            report = write_rows(rows, attempt, self.store, operator="totals", schema=SCHEMA)
             self.job.record(attempt, [report], [self.file(attempt, f"out/{day}.txt")], {"days": day})
             self.job.confirm(attempt)
             self.job.compose_commit()
@@ -92,7 +92,10 @@ def _state(world: World) -> Iterator[tuple[str, Mistake]]:
     yield "write, a double as key", lambda: StateSchema.of(pa.schema({"x": pa.float64()}), ["x"])
     yield "drop a text of columns", lambda: ColumnChanges.of("total", None)
     twice = pa.table({"customer": ["Ann", "Ann"], "total": [1, 2]}, SCHEMA.columns)
-    yield "write, a key twice", lambda: write_rows(world.store, world.open, "totals", SCHEMA, twice)
+    yield (
+        "write, a key twice",
+        lambda: write_rows(twice, world.open, world.store, operator="totals", schema=SCHEMA),
+    )
     state = world.job.at(1).manifest
     read_as = pa.schema({"total": pa.string()})
     yield (

@@ -37,7 +37,7 @@ def complete(
     rows: dict[str, list[object]],
     **how: bool,
 ) -> None:
-    report = write_rows(coordinator.store, attempt, "op", state, pa.table(rows), **how)  # type: ignore[arg-type]
+    report = write_rows(pa.table(rows), attempt, coordinator.store, operator="op", schema=state, **how)  # type: ignore[arg-type]
     coordinator.record(attempt, [report])
     coordinator.confirm(attempt)
 

@@ -56,7 +56,7 @@ def write(
         before = ColumnChanges.of(drop, rename).applied_to(before)
         schema = before.evolved_to(StateSchema.of(columns, before.key_columns, 8))
     table = pa.Table.from_pylist(rows, columns)
-    batch.add(write_rows(coordinator.store, batch.attempt, "op", schema, table, partitions=2))
+    batch.add(write_rows(table, batch.attempt, coordinator.store, operator="op", schema=schema, partitions=2))
     batch.merge_due_runs()
     return batch.complete()
 
@@ -168,7 +168,7 @@ def test_a_state_that_has_no_rows_yet() -> None:
     coordinator = CheckpointCoordinator("job", MemoryObjectStore(), owner="test")
     batch = Batch.open(coordinator)
     empty = schema("a").columns.empty_table()
-    batch.add(write_rows(coordinator.store, batch.attempt, "op", schema("a"), empty))
+    batch.add(write_rows(empty, batch.attempt, coordinator.store, operator="op", schema=schema("a")))
     made = change_columns(coordinator, batch.complete(), "op", ColumnChanges.of([], {"a": "b"}))
     assert changed_schema(coordinator, made, "op", ColumnChanges()).columns.names == ["id", "b"]
     assert rows(coordinator) == []
@@ -254,7 +254,7 @@ def test_a_writer_that_does_not_know_what_was_dropped_is_refused(coordinator):
     attempt = coordinator.trigger()
     ignorant = StateSchema.of(pa.schema({name: TYPES[name] for name in ("id", "a", "x")}), ["id"], 8)
     table = pa.table({"id": [1]}, pa.schema({"id": pa.int64()}))
-    report = write_rows(coordinator.store, attempt, "op", ignorant, table)
+    report = write_rows(table, attempt, coordinator.store, operator="op", schema=ignorant)
     with pytest.raises(InvalidInputError, match="without its state's schema") as caught:
         coordinator.record(attempt, [report])
     assert caught.value.kind == "schema_change"
@@ -266,7 +266,7 @@ def test_documents_with_ids_are_read_again(coordinator):
     for schema in (before, before.without("x")):
         batch = Batch.open(coordinator)
         table = pa.table({"id": [1]}, pa.schema({"id": pa.int64()}))
-        written = write_rows(coordinator.store, batch.attempt, "op", schema, table)
+        written = write_rows(table, batch.attempt, coordinator.store, operator="op", schema=schema)
         batch.add(written)
         batch.hand_over()
         assert load_report(coordinator.store, batch.attempt).operators == (written,)

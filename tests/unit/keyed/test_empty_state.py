@@ -28,7 +28,7 @@ def write(coordinator: CheckpointCoordinator, rows: list[dict[str, Any]]) -> int
     batch = Batch.open(coordinator)
     schema = batch.schema("op") or SCHEMA
     table = pa.Table.from_pylist(rows, schema.columns)
-    batch.add(write_rows(coordinator.store, batch.attempt, "op", schema, table, partitions=2))
+    batch.add(write_rows(table, batch.attempt, coordinator.store, operator="op", schema=schema, partitions=2))
     return batch.complete().checkpoint_id
 
 
@@ -75,7 +75,9 @@ def test_its_columns_change_and_it_is_folded(job):
     assert job.read_state("op").schema.names == ["id", "b"]
     batch = Batch.open(job)
     table = pa.table({"id": [1], "b": [10]})
-    batch.add(write_rows(job.store, batch.attempt, "op", batch.schema("op"), table, partitions=1))
+    batch.add(
+        write_rows(table, batch.attempt, job.store, operator="op", schema=batch.schema("op"), partitions=1)
+    )
     batch.complete()
     assert job.read_state("op").to_arrow().to_pylist() == [{"id": 1, "b": 10}]
 

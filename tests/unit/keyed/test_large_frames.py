@@ -64,7 +64,9 @@ def test_rows_in_pieces_are_the_same_state(keyed: KeyedJob) -> None:
     rows = rows_of(300)
     deleted = pa.array(np.arange(300) % 3 == 0)
     attempt = keyed.coordinator.trigger()
-    report = write_rows(keyed.store, attempt, "op", NESTED, rows, deleted=deleted, partitions=2)
+    report = write_rows(
+        rows, attempt, keyed.store, operator="op", schema=NESTED, deleted=deleted, partitions=2
+    )
     assert (report.upserts, report.deletes) == (200, 100)
     state = keyed.state(keyed.complete(attempt, report), "op")
     found = pa.concat_tables(state.tables()).sort_by("tail").to_pylist()
@@ -77,7 +79,7 @@ def test_a_key_in_two_pieces_is_refused(keyed: KeyedJob) -> None:
     """As in one piece: nothing is reported of what was appended by then."""
     rows = pa.concat_tables([rows_of(300), rows_of(1)])
     with pytest.raises(InvalidInputError, match="N0"):
-        write_rows(keyed.store, keyed.coordinator.trigger(), "op", NESTED, rows, partitions=2)
+        write_rows(rows, keyed.coordinator.trigger(), keyed.store, operator="op", schema=NESTED, partitions=2)
 
 
 def walk(folder: Path, rows: int, text_bytes: int, schema: str = "tail BIGINT, note STRING") -> None:

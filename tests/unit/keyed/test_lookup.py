@@ -44,7 +44,7 @@ def state(large: MemoryObjectStore) -> KeyedState:
     coordinator = CheckpointCoordinator("job", large)
     for rows in (table_of(np.arange(COUNT), 1), table_of(np.arange(0, COUNT, 1000), 2)):
         attempt = coordinator.trigger()
-        coordinator.record(attempt, [write_rows(large, attempt, "op", SCHEMA, rows)])
+        coordinator.record(attempt, [write_rows(rows, attempt, large, operator="op", schema=SCHEMA)])
         manifest = coordinator.confirm(attempt).manifest
     found = KeyedState.of(large, manifest, "op")
     assert found is not None

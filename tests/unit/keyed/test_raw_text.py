@@ -51,7 +51,9 @@ def table_of(rows: Rows) -> pa.Table:
 
 def write(keyed: KeyedJob, rows: Rows, schema: StateSchema = SCHEMA) -> None:
     attempt = keyed.coordinator.trigger()
-    made = write_rows(keyed.store, attempt, keyed.OPERATOR, schema, table_of(rows), partitions=3)
+    made = write_rows(
+        table_of(rows), attempt, keyed.store, operator=keyed.OPERATOR, schema=schema, partitions=3
+    )
     keyed.complete(attempt, made)
 
 
@@ -97,7 +99,7 @@ def test_a_key_twice_is_named_by_its_bytes(keyed: KeyedJob) -> None:
     attempt = keyed.coordinator.trigger()
     twice = pa.concat_tables([table_of({b"\xff": b"1"}), table_of({b"\xff": b"2"})])
     with pytest.raises(InvalidInputError, match=r"tail=b'\\xff'") as caught:
-        write_rows(keyed.store, attempt, keyed.OPERATOR, SCHEMA, twice)
+        write_rows(twice, attempt, keyed.store, operator=keyed.OPERATOR, schema=SCHEMA)
     assert caught.value.kind == "duplicate_key"
 
 

@@ -164,7 +164,10 @@ def test_text_that_is_not_utf8_is_refused_or_given_as_bytes(keyed):
 
     attempt = keyed.coordinator.trigger()
     keyed.complete(
-        attempt, write_rows(keyed.store, attempt, keyed.OPERATOR, schema, table, deleted=pa.array([False]))
+        attempt,
+        write_rows(
+            table, attempt, keyed.store, operator=keyed.OPERATOR, schema=schema, deleted=pa.array([False])
+        ),
     )
     with pytest.raises(InvalidInputError, match="as_bytes"):
         keyed.coordinator.read_state(keyed.OPERATOR).to_arrow()

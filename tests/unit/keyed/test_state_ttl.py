@@ -39,7 +39,7 @@ def reported(batch: Batch, rows: dict[str, int], config: StateTtlConfig | None) 
     )
     schema = batch.schema("op") or SCHEMA
     ttl = batch.ttl_to_write("op", schema, config)
-    return write_rows(batch.coordinator.store, batch.attempt, "op", schema, table, ttl=ttl)
+    return write_rows(table, batch.attempt, batch.coordinator.store, operator="op", schema=schema, ttl=ttl)
 
 
 def written(
@@ -130,7 +130,7 @@ def test_a_renamed_column_still_ends_rows(coordinator: CheckpointCoordinator) ->
     assert schema is not None
     rows = pa.table({"name": ["c"], "last_seen": pa.array([day(40)], COLUMNS.field("seen").type)})
     ttl = batch.ttl_to_write("op", schema)
-    batch.add(write_rows(coordinator.store, batch.attempt, "op", schema, rows, ttl=ttl))
+    batch.add(write_rows(rows, batch.attempt, coordinator.store, operator="op", schema=schema, ttl=ttl))
     assert names(coordinator, renamed) == ["a", "b"]
     assert names(coordinator, batch.complete()) == ["b", "c"]
     with pytest.raises(InvalidInputError, match="holds the times of the state's TTL") as told:
@@ -220,7 +220,14 @@ def test_an_idle_state_ends_as_time_goes_on() -> None:
         if config is not None:
             ttl = batch.ttl_to_write("op", schema, config)
             batch.add(
-                write_rows(coordinator.store, batch.attempt, "op", schema, pa.table({"name": ["a"]}), ttl=ttl)
+                write_rows(
+                    pa.table({"name": ["a"]}),
+                    batch.attempt,
+                    coordinator.store,
+                    operator="op",
+                    schema=schema,
+                    ttl=ttl,
+                )
             )
         found.append(names(coordinator, batch.complete()))
         clock.advance(6 * DAY.total_seconds())
@@ -240,7 +247,7 @@ def test_a_clock_far_ahead_of_the_stores_ends_no_rows() -> None:
             if rows:
                 ttl = opened.ttl_to_write("op", schema, config)
                 table = pa.table({"name": [*rows]})
-                opened.add(write_rows(store, opened.attempt, "op", schema, table, ttl=ttl))
+                opened.add(write_rows(table, opened.attempt, store, operator="op", schema=schema, ttl=ttl))
             return opened.complete()
 
     batch("a", config=StateTtlConfig.processing_time("at", 10 * DAY))

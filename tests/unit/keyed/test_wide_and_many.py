@@ -24,7 +24,7 @@ def stored(schema: StateSchema, *tables: pa.Table, partitions: int = 1) -> tuple
     coordinator = CheckpointCoordinator("job", memory)
     for rows in tables:
         attempt = coordinator.trigger()
-        report = write_rows(memory, attempt, "op", schema, rows, partitions=partitions)
+        report = write_rows(rows, attempt, memory, operator="op", schema=schema, partitions=partitions)
         coordinator.record(attempt, [report])
         manifest = coordinator.confirm(attempt).manifest
     store = Network(memory)
@@ -133,7 +133,7 @@ def test_a_small_batch_costs_little_in_as_many_key_groups_as_there_may_be() -> N
         schema = StateSchema.of(pa.schema({"id": pa.int64(), "value": pa.int64()}), ["id"], groups)
         attempt = coordinator.trigger()
         seen = len(store.requests)
-        report = write_rows(store, attempt, "op", schema, pa.table({"id": ids, "value": ids}))
+        report = write_rows(pa.table({"id": ids, "value": ids}), attempt, store, operator="op", schema=schema)
         assert [each.method for each in store.requests[seen:]] == ["put"]
         assert len(report.handles) == 1
         coordinator.record(attempt, [report])

@@ -110,7 +110,11 @@ class Followed:
         table = pa.Table.from_pylist([{key: k, **(row or {})} for k, row in changed.items()], schema)
         deleted = pa.array([row is None for row in changed.values()], pa.bool_())
         store = self.coordinator.store
-        batch.add(write_rows(store, batch.attempt, "op", state, table, deleted=deleted, partitions=2))
+        batch.add(
+            write_rows(
+                table, batch.attempt, store, operator="op", schema=state, deleted=deleted, partitions=2
+            )
+        )
         checkpoint_id = batch.complete().checkpoint_id
         numbers = {each.name: each.number for each in self.columns}
         for k, row in changed.items():

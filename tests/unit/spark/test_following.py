@@ -57,7 +57,14 @@ class Source:
         state_ttl = batch.ttl_to_write("op", SCHEMA, ttl)
         batch.add(
             write_rows(
-                self.store, batch.attempt, "op", SCHEMA, table, deleted=deleted, partitions=2, ttl=state_ttl
+                table,
+                batch.attempt,
+                self.store,
+                operator="op",
+                schema=SCHEMA,
+                deleted=deleted,
+                partitions=2,
+                ttl=state_ttl,
             )
         )
         batch.merge_due_runs()
@@ -359,7 +366,7 @@ def test_a_state_with_a_column_of_the_feed_is_read_as_state_alone(tmp_path: Path
     source = Source(tmp_path, spark_says_where=True)
     batch = Batch.open(source.coordinator)
     rows = pa.table({"name": ["a"], "_CHANGE_TYPE": ["x"]}, schema.columns)
-    batch.add(write_rows(source.store, batch.attempt, "op", schema, rows, partitions=1))
+    batch.add(write_rows(rows, batch.attempt, source.store, operator="op", schema=schema, partitions=1))
     batch.complete()
     with pytest.raises(
         InvalidInputError, match="'_CHANGE_TYPE', a name that the changes table reserves: rename"

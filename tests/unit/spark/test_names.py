@@ -25,7 +25,7 @@ def _materialize() -> object:
     coordinator = CheckpointCoordinator("job", MemoryObjectStore())
     attempt = coordinator.trigger()
     schema = StateSchema.of(ROWS.schema, ["a"])
-    coordinator.record(attempt, [write_rows(coordinator.store, attempt, "op", schema, ROWS)])
+    coordinator.record(attempt, [write_rows(ROWS, attempt, coordinator.store, operator="op", schema=schema)])
     coordinator.confirm(attempt)
     return materialize(coordinator, "op")
 

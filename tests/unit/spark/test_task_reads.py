@@ -39,7 +39,7 @@ def state(store):
     for number in range(1, CHECKPOINTS + 1):
         attempt = Attempt(number, uuid.uuid4(), None, "job", store.uri)
         rows = pa.table({"id": np.arange(IDS), "value": np.arange(IDS) * number})
-        handles += write_rows(store, attempt, "op", SCHEMA, rows).handles
+        handles += write_rows(rows, attempt, store, operator="op", schema=SCHEMA).handles
     assert len({stream.name for each in handles for stream in each.streams}) == CHECKPOINTS
     store.spent()
     return StateAt(store.uri, "job", CHECKPOINTS, "op", SCHEMA, tuple(handles))
