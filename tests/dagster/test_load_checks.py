@@ -334,3 +334,11 @@ def test_a_job_may_be_shared_on_purpose() -> None:
 
     other = dg.Definitions(assets=[elsewhere], resources={"io_manager": dg.mem_io_manager})
     dg.Definitions.validate_loadable(dg.Definitions.merge(definitions, other))
+
+
+@pytest.mark.parametrize("rule", ["'gold'", "'gold' -- for now", "nvl(old.v, 'gold')", "old.v = ''"])
+def test_a_rule_may_end_in_text_or_be_nothing_else(rule: str) -> None:
+    @checkpointed_asset("orders", keys=["k"], schema="k STRING, v STRING", update={"v": rule})
+    def orders() -> None: ...
+
+    assert orders.key == dg.AssetKey(["orders", "orders"])
