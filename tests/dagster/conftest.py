@@ -7,10 +7,11 @@ import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
+import alembic.util
 import dagster as dg
 import pytest
 
@@ -203,6 +204,20 @@ def _last(step_key: str) -> str:
 def no_bucket_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process checks a bucket once; here each test is a process that has checked none."""
     monkeypatch.setattr("dstl_dagster.orchestration.inject.preflight._checked", set())
+
+
+@pytest.fixture(autouse=True, scope="session")
+def migrations_are_loaded_once() -> Iterator[None]:
+    """Alembic makes the tables of every instance, and would load each of 90 files of Dagster's for it."""
+    load = alembic.util.load_python_file
+    once = cache(load)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            alembic.util,
+            "load_python_file",
+            lambda where, name: (load if name == "env.py" else once)(where, name),
+        )
+        yield
 
 
 @pytest.fixture(scope="session")

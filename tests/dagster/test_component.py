@@ -118,6 +118,7 @@ def test_dagsters_commands_find_scaffold_and_check_it(project: Path) -> None:
     assert "All definitions loaded successfully" in checked
 
 
+@pytest.mark.soak
 def test_dagsters_commands_check_the_checkout() -> None:
     """Its own example, by the settings in pyproject.toml."""
     (checked,) = dg_commands(Path(__file__).parents[2], ["check", "defs"])

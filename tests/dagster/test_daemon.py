@@ -158,7 +158,7 @@ def _launch(days: list[str], answered: Path) -> str:
 
 @pytest.mark.dagster
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("count", [4, pytest.param(10, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.soak)])
 def test_a_backfill_runs_days_in_order(home: Path, daemon: Daemon, count: int) -> None:
     """Requested at once and in any order, ten days become ten checkpoints, each on top of the one before."""
     days = [f"2024-01-{number:02}" for number in range(1, count + 1)]
@@ -183,7 +183,7 @@ def test_a_backfill_runs_days_in_order(home: Path, daemon: Daemon, count: int) -
 @pytest.mark.dagster
 @pytest.mark.kill
 @pytest.mark.timeout(600)
-def test_a_daemon_killed_three_times_reports_and_asks_once(
+def test_a_daemon_killed_twice_reports_and_asks_once(
     home: Path, monkeypatch: pytest.MonkeyPatch, days_code: ModuleType
 ) -> None:
     """Killed while it writes what a tick reported, and between a run that a sensor asked for and the sensor's
@@ -210,11 +210,8 @@ def test_a_daemon_killed_three_times_reports_and_asks_once(
             held.rename(home / "was_held")
 
     with dg.DagsterInstance.get() as instance:
-        for reported in (CHECKPOINTS // 4, CHECKPOINTS // 2):
-            live_until(
-                lambda reported=reported: _last_reported(instance) >= reported, "too few were reported"
-            )
-            assert len(_reported(instance)) < CHECKPOINTS, "killed too late to show anything"
+        live_until(lambda: _last_reported(instance) >= CHECKPOINTS // 4, "too few were reported")
+        assert len(_reported(instance)) < CHECKPOINTS, "killed too late to show anything"
 
         def is_done() -> bool:
             return len(_shown(instance)) == CHECKPOINTS and _has_nothing_to_ask(instance)

@@ -113,7 +113,9 @@ def test_a_tick_stops_when_its_time_is_up(
     assert reported(days) == ["chk-00000001", "chk-00000002", "chk-00000003"]
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize(
+    "seed", [*range(12), *(pytest.param(n, marks=pytest.mark.soak) for n in range(12, 50))]
+)
 def test_a_killed_tick_reports_once(
     seed: int, days: Days, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -265,13 +265,13 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield found
 
 
-@pytest.mark.parametrize("seed", range(1))
+@pytest.mark.soak
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_begins_on_the_store_that_was_shown_only(
-    way: str, seed: int, tmp_path: Path, instance: dg.DagsterInstance
+    way: str, tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     """A run goes on where the last shown checkpoint is, and else touches nothing, whatever happened."""
-    rng = random.Random(f"{way} {seed}")
+    rng = random.Random(way)
     story = Story(way, tmp_path, instance)
     story.goes_on()
     happenings = ["away", "emptied", "another", "put_aside", "comes_back"]
@@ -292,7 +292,9 @@ def test_a_run_begins_on_the_store_that_was_shown_only(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_difference_is_named(way: str, tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    """Nothing there, another timeline, an older backup, a copy that went on by itself; and what to do."""
+    """Nothing there, another timeline, an older backup, a copy that went on by itself; and what to do.
+    A run that is refused touches nothing.
+    """
     story = Story(way, tmp_path, instance)
     story.goes_on()
     story.put_aside()
@@ -304,6 +306,7 @@ def test_each_difference_is_named(way: str, tmp_path: Path, instance: dg.Dagster
 
     story.comes_back(older, (1,))
     assert "its timeline ends before slot" in why()
+    story.is_refused()
     with dg.DagsterInstance.ephemeral() as other:
         assert story.run(instance=other).success
     story.held = (1, 99)
@@ -314,6 +317,8 @@ def test_each_difference_is_named(way: str, tmp_path: Path, instance: dg.Dagster
     assert "it has no checkpoint of that job" in why()
     assert not story.store.exists()
     assert "launch one run with the tag `dstl/start_over: true`" in why()
+    story.goes_on(START_OVER)
+    story.goes_on()
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 """Two steps of one run write one job: each is applied, or one is refused in a sentence. None fences another.
 
-In steps of their own processes, which is how Dagster runs a job unless it is asked not to.
+In steps of their own processes, as Dagster runs a job unless it is asked not to; forked, they start quickly.
+The process that forks them is shared with other tests and has the environment of the first: all that a step
+needs to know stands in its code.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,16 +31,15 @@ from dstl_dagster.keyed import write_rows
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import open_store
 
-changelog = dstl.ChangelogStorageResource(uri=os.environ["DSTL_TEST_STORE"])
+changelog = dstl.ChangelogStorageResource(uri=STORE)
 ROWS = pa.schema([("id", pa.string())])
-folder = os.environ["DSTL_TEST_FOLDER"]
 
 
 def met(name, *others):
     """Both have begun: the other one had a chance to open its attempt."""
-    open(f"{folder}/{name}", "w").close()
+    open(f"{FOLDER}/{name}", "w").close()
     for _ in range(400):
-        if all(os.path.exists(f"{folder}/{each}") for each in others):
+        if all(os.path.exists(f"{FOLDER}/{each}") for each in others):
             return
         time.sleep(0.05)
 
@@ -68,7 +68,7 @@ def put(batch, name):
 @dg.asset
 def killed(context) -> None:
     with changelog.checkpoint(context, "dead") as batch:
-        open(f"{folder}/killed", "w").close()
+        open(f"{FOLDER}/killed", "w").close()
         os._exit(9)
 
 
@@ -126,6 +126,7 @@ defs = dg.Definitions(
     assets=[kept("one", "other"), kept("other", "one"), killed, survivor],
     jobs=[mapped, mapped_days, two],
     resources={"io_manager": dstl.KeyedStateIOManager(changelog=changelog)},
+    executor=dstl.build_step_executor(max_concurrent=3),
 )
 '''
 
@@ -165,14 +166,12 @@ class Code:
 
 
 @pytest.fixture
-def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Code]:
+def code(tmp_path: Path) -> Iterator[Code]:
     for folder in ("home", "met"):
         (tmp_path / folder).mkdir()
     store = (tmp_path / "store").as_uri()
-    monkeypatch.setenv("DSTL_TEST_STORE", store)
-    monkeypatch.setenv("DSTL_TEST_FOLDER", os.fspath(tmp_path / "met"))
     file = tmp_path / "shop.py"
-    file.write_text(CODE)
+    file.write_text(f"STORE, FOLDER = {store!r}, {str(tmp_path / 'met')!r}\n{CODE}")
     with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
         yield Code(file, store, instance)
 

@@ -170,21 +170,20 @@ def test_the_yaml_has_every_field_and_loads(tmp_path: Path) -> None:
     common = set(dstl.CheckpointLineageComponent.model_fields)
     assert anywhere == common
     assert asset - common == set(dstl.CheckpointedAssetComponent.model_fields) - common
-    for number, document in enumerate(documents):
-        folder = tmp_path / str(number)
-        files = {
-            **PROJECT,
-            "src/shop/resources.py": RESOURCES,
-            "src/shop/defs/resources.py": "from shop.resources import defs\n",
-            "src/shop/defs/orders/rows.py": EXAMPLE.format(key="customer"),
-            "src/shop/defs/orders/defs.yaml": document,
-        }
-        for name, text in files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        (checked,) = dg_commands(folder, ["check", "defs"])
-        assert "All definitions loaded successfully" in checked
+    files = {
+        **PROJECT,
+        "src/shop/resources.py": RESOURCES,
+        "src/shop/defs/resources.py": "from shop.resources import defs\n",
+        "src/shop/defs/anywhere/defs.yaml": documents[0],
+        "src/shop/defs/asset/rows.py": EXAMPLE.format(key="customer"),
+        "src/shop/defs/asset/defs.yaml": documents[1].replace("job: orders", "job: customers"),
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    (checked,) = dg_commands(tmp_path, ["check", "defs"])
+    assert "All definitions loaded successfully" in checked
 
 
 def test_the_settings_of_an_instance_are_dagsters(tmp_path: Path) -> None:

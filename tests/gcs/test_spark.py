@@ -35,7 +35,14 @@ def names(store_uri: str, prefix: str = "") -> list[str]:
     return [stat.name for stat in open_store(store_uri).list(prefix)]
 
 
-@pytest.mark.parametrize("kind", ["plain", "encrypted", "temporary bucket", "entropy"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "encrypted",
+        "entropy",
+        *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("plain", "temporary bucket")),
+    ],
+)
 def test_state_and_files_of_two_batches(
     spark: SparkSession, bucket: str, strict_gcs: GCSServer, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

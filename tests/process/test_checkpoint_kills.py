@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kill
 @pytest.mark.parametrize(
     ("kind", "step"),
     [
-        ("gcs", 177),
+        ("gcs", 353),
         pytest.param("moved", 373, marks=pytest.mark.soak),
         ("folder", 523),
         *(

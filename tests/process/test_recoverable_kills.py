@@ -14,8 +14,8 @@ pytestmark = pytest.mark.kill
 @pytest.mark.parametrize(
     ("kind", "step"),
     [
-        ("gcs", 113),
-        ("moved", 229),
+        ("gcs", 229),
+        pytest.param("moved", 229, marks=pytest.mark.soak),
         ("folder", 760),
         *(
             pytest.param(kind, 1, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])

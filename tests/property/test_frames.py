@@ -24,6 +24,7 @@ from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.jobs import merge_frame, write_frame
 from dstl_dagster.storage import MemoryObjectStore
+from tests.profiles import examples
 
 Columns = dict[str, list[Any]]
 """Plain values; a column's Arrow type is `TYPES`'s of its name."""
@@ -201,6 +202,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("producer", sorted(PRODUCERS))
 @given(columns=tables(), again=tables())
+@examples(20)
 def test_what_is_read_is_what_was_returned(producer: str, columns: Columns, again: Columns) -> None:
     """In the types of its values; a second write of the same library replaces rows and adds columns."""
     if producer in LOSSY_INTEGERS:

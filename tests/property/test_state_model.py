@@ -20,8 +20,8 @@ from dstl_dagster.keyed.entries import Listed
 from tests.property.state_world import live
 
 LIVES = 8
-WITHIN = 50
-"""Seeds, in which a mistake is found."""
+SEARCHED = range(3, 50)
+"""Seeds, in which a mistake is found: most at once, and all in the first two."""
 
 
 @pytest.mark.parametrize("seed", range(LIVES))
@@ -124,7 +124,7 @@ def test_a_mistake_is_found(mistake: Callable[[pytest.MonkeyPatch], None]) -> No
     """The lives can fail: one of a few finds each."""
     with pytest.MonkeyPatch.context() as broken:
         mistake(broken)
-        assert any(live(seed) is not None for seed in range(WITHIN))
+        assert any(live(seed) is not None for seed in SEARCHED)
 
 
 if __name__ == "__main__":

@@ -132,10 +132,14 @@ def play_seed(seed: int, *, trace: Trace | None = None, tell: Tell | None = None
 
 
 def sweep(
-    histories: Iterable[str], jobs: int, progress: Callable[[Tally], None] = lambda _tally: None
+    histories: Iterable[str],
+    jobs: int,
+    progress: Callable[[Tally], None] = lambda _tally: None,
+    *,
+    every: int = 1,
 ) -> Tally:
-    """Every point of these histories."""
-    steps = [(name, step) for name in histories for step in range(len(HISTORIES[name].steps))]
+    """Every `every`-th point of these histories."""
+    steps = [(name, step, every) for name in histories for step in range(len(HISTORIES[name].steps))]
     return _spread(_sweep_step, steps, jobs, progress)
 
 
@@ -193,11 +197,11 @@ def _generated(number: int) -> Simulation:
     return generated(number, _BLOCK)
 
 
-def _sweep_step(work: tuple[str, int]) -> Tally:
-    name, step = work
+def _sweep_step(work: tuple[str, int, int]) -> Tally:
+    name, step, every = work
     simulation = _scripted(name)
     tally = Tally()
-    for point in simulation.all_points:
+    for point in simulation.all_points[::every]:
         if point.step == step:
             tally.note(str(point), f"--point {point}", simulation.run(point))
     simulation.forget()

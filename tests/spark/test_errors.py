@@ -33,8 +33,8 @@ pytestmark = pytest.mark.spark
 CLASSES = [
     name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, DstlError)
 ]
-# The base, one that is not tried again, and one that is. The long form takes all of them every way.
-SHORT = {"DstlError", "ConflictError", "UnavailableError"}
+# One that is not tried again, and one that is. The long form takes all of them every way.
+SHORT = {"ConflictError", "UnavailableError"}
 MESSAGE = 'object "a/ä" is not there:\nwrite it again'
 
 

@@ -108,9 +108,8 @@ def test_a_renamed_column_is_told_in_the_new_name_after_the_query_started_again(
     job.write_state(renamed, keys=["name"], rename_columns={"value": "amount"})
     if not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
         follow(stream)  # PySpark 4.1 asks such a query once how far it goes: it ends before the rename
-    for query in (stream, stream):
-        with pytest.raises(InvalidInputError, match=r"'value' is now 'amount'.*start the query again"):
-            follow(query)
+    with pytest.raises(InvalidInputError, match=r"'value' is now 'amount'.*start the query again"):
+        follow(stream)
     follow(load())
     assert told == [
         ("a", 1, "insert", 1),
@@ -119,10 +118,3 @@ def test_a_renamed_column_is_told_in_the_new_name_after_the_query_started_again(
         ("a", 2, "update_before", 3),
         ("a", 3000000000, "update_after", 3),
     ]
-    with pytest.raises(InvalidInputError, match="is BIGINT, and the schema asks for INT"):
-        follow(
-            job.spark.readStream.format("dstl")
-            .options(**source)
-            .schema("name STRING, amount INT, _change_type STRING, _checkpoint_id BIGINT")
-            .load()
-        )

@@ -138,7 +138,8 @@ def test_the_page_agrees_with_the_command_all_day_long(bad: ShownDay) -> None:
     bad.agrees("a kill after step 5, and the next day")
 
     bad.instance_says("canceled", bad.day_on_a_host_that_dies(4, "report_checkpoint"))
-    bad.agrees("a cancel after step 5")
+    bad.follow()
+    bad.answers_agree("a cancel after step 5")
     days.coordinator().compose_commit()
     bad.follow()
     bad.answers_agree("its files, published by hand")
@@ -148,7 +149,8 @@ def test_the_page_agrees_with_the_command_all_day_long(bad: ShownDay) -> None:
     bad.agrees("a blocked file")
     (blocked,) = (file.name for file in days.coordinator().get(5).blocked)
     bad.command("resolve", "5", blocked, "--replace")
-    bad.agrees("the word of a person on it")
+    bad.follow()
+    bad.answers_agree("the word of a person on it")
 
     assert not bad.roll_back(5, 3, **{"dagster/backfill": "missing"}).success
     bad.answers_agree("a backfill of the restore job, which is refused")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.ui.conftest import TEST_SECONDS
+from tests.ui.conftest import PICTURES, TEST_SECONDS
 from tests.ui.launchpad import launch, open_partitions
 
 if TYPE_CHECKING:
@@ -226,6 +227,8 @@ def test_the_sensors_ticks(site: Site, browser_page: Page, picture: Any) -> None
     browser_page.get_by_text("Materialized (5)").wait_for()
 
 
+# A run by the launchpad takes a third of a minute: in CI it is that of the confirmed restore.
+@pytest.mark.skipif(PICTURES not in os.environ, reason="for pictures")
 def test_a_restore_says_what_it_would_undo(site: Site, browser_page: Page, picture: Any) -> None:
     """The launchpad offers exactly the checkpoints; a run that nobody confirmed leaves all of them."""
     open_partitions(browser_page, site.location("jobs/nyc_flights_restore/playground"), "chk-00000005")

@@ -44,9 +44,10 @@ def test_history_is_measured(checkpoint: ModuleType) -> None:
     assert [each["checkpoints"] for each in checkpoint.measure_history([5, 10])] == [5, 10]
 
 
-def test_levels_are_measured(checkpoint: ModuleType) -> None:
+def test_levels_are_measured(checkpoint: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows are read back after the checkpoints."""
     levels = importlib.import_module("levels")
-    found = levels.measure("spread", 100_000, 3)
+    monkeypatch.setattr(levels, "LOOK_UPS", (1, 10, 100))
+    found = levels.measure("spread", 10_000, 3)
     assert found["written_kb"] >= found["change_kb"] > 0
     assert levels.row_of(found).count("|") == len(levels.COLUMNS) + 1
