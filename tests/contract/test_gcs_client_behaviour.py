@@ -361,8 +361,15 @@ def test_commit_through_random_faults(
     assert list(store.in_bucket("temporary").list()) == []
 
 
-@pytest.mark.parametrize("fault", [Fault.CRASH_AFTER, Fault.LOST_ANSWER], ids=lambda fault: fault.value)
-@pytest.mark.parametrize("temporary", [None, "temporary"])
+@pytest.mark.parametrize(
+    ("temporary", "fault"),
+    [
+        (None, Fault.CRASH_AFTER),
+        (None, Fault.LOST_ANSWER),
+        ("temporary", Fault.CRASH_AFTER),
+        pytest.param("temporary", Fault.LOST_ANSWER, marks=pytest.mark.soak),
+    ],
+)
 def test_commit_killed_at_any_request(
     server: GCSServer, store: GCSObjectStore, temporary: str | None, fault: Fault
 ) -> None:

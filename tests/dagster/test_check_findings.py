@@ -229,7 +229,7 @@ def test_a_restore_names_the_days_to_run_again(days: Days, daemon: Daemon) -> No
     )
 
 
-@pytest.mark.parametrize("gone", [0, 1, 3])
+@pytest.mark.parametrize("gone", [0, 1, pytest.param(3, marks=pytest.mark.soak)])
 def test_the_check_says_of_a_restore_what_the_page_shows(
     gone: int, days: Days, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from dstl_dagster.keyed import runs as runs_module
 from dstl_dagster.keyed.entries import Listed
 from tests.property.state_world import live
 
-LIVES = 8
+LIVES = 4
 SEARCHED = range(3, 50)
 """Seeds, in which a mistake is found: most at once, and all in the first two."""
 
