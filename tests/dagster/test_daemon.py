@@ -147,7 +147,7 @@ def _launch(days: list[str], answered: Path) -> str:
         [sys.executable, "-c", "from dagster_graphql.cli import main; main()", *asked],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr
