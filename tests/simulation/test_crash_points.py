@@ -51,7 +51,7 @@ def test_every_history_ends_well_undisturbed(name):
     assert {point.harm for point in simulation.all_points} == set(Harm) - (set() if waits else {Harm.DELAY})
 
 
-@pytest.mark.parametrize("seed", [3, 8, 483], ids=["rivals", "storm", "point"])
+@pytest.mark.parametrize("seed", [3, 8, 515], ids=["rivals", "storm", "point"])
 def test_a_seed_is_replayed_request_by_request(seed):
     """The same seed sends the same requests, with the same harm, in the same order."""
     traces = []
