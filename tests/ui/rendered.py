@@ -99,8 +99,9 @@ class RenderedPage:
         self._page.wait_for_function(IS_TITLE, arg=title)
 
     def _entry(self, label: str) -> int | None:
-        shown = self._page.evaluate(ENTRY, label)
-        return int(shown[0].removeprefix("chk-")[:8]) if shown else None
+        """The checkpoint of a row; `None` while the row, or what it holds, is not drawn yet."""
+        found = re.match(r"chk-(\d{8})", "".join(self._page.evaluate(ENTRY, label)[:1]))
+        return int(found[1]) if found else None
 
     def _fresh(self) -> bool | None:
         return self._word("Freshness policy", "Passing")
