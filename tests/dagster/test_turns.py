@@ -62,7 +62,8 @@ def kept(name, other):
 
 def put(batch, name):
     store = open_store(batch.attempt.store_uri)
-    batch.add(write_rows(store, batch.attempt, name, StateSchema.of(ROWS, ("id",)), rows_of(name)))
+    schema = StateSchema.of(ROWS, ("id",))
+    batch.add(write_rows(rows_of(name), batch.attempt, store, operator=name, schema=schema))
 
 
 @dg.asset
