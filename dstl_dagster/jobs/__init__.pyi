@@ -5,8 +5,8 @@ from dstl_dagster.jobs.correction import (
 )
 from dstl_dagster.jobs.drop import Drop as Drop, drop_job as drop_job, plan_drop as plan_drop
 from dstl_dagster.jobs.frames import (
+    FrameMerge as FrameMerge,
     merge_frame as merge_frame,
-    require_mergeable as require_mergeable,
     write_frame as write_frame,
 )
 from dstl_dagster.jobs.listing import JobSummary as JobSummary, list_jobs as list_jobs

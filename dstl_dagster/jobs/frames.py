@@ -55,7 +55,7 @@ from dstl_dagster.state import (
     update_by_name,
 )
 
-__all__ = ["merge_frame", "require_mergeable", "write_frame"]
+__all__ = ["FrameMerge", "merge_frame", "write_frame"]
 
 
 def write_frame(
@@ -161,57 +161,30 @@ def merge_frame(
     Raises: InvalidInputError (kind `duplicate_key`, `schema_change`, `unsupported_type`, `not_installed`
     without DuckDB, or a kind that says what else is wrong with the call).
     """
-    plan = _MergePlan.of(batch, operator, keys, update, schema, delete, max_parallelism, ttl)
-    state_schema = plan.schema
-    new = _new_rows(rows, state_schema, batch.schema(operator), plan.what)
-    if not new.num_rows and batch.schema(operator) is not None:  # it may have no columns either
-        return _written(
-            batch, operator, state_schema, state_schema.columns.empty_table(), None, ttl, plan.ttl
-        )
-    found = _beside_state(batch, operator, state_schema, plan.ttl, new)
-    values = evaluated_rules(plan.rules, found.old, new, found.in_state, batch.time_us)
-    deleted = np.zeros(new.num_rows, np.bool_)
-    if delete is not None:
-        deleted = values.pop().combine_chunks().fill_null(False).to_numpy(zero_copy_only=False)
-    updated = dict(zip(plan.updated, values, strict=True))
-    if plan.filled is not None:
-        updated[plan.filled] = pa.repeat(pa.scalar(batch.time_us, PROCESSING_TIME_TYPE), new.num_rows)
-    columns = [
-        updated.get(name, (new if name in state_schema.key_columns else found.old).column(name))
-        for name in state_schema.columns.names
-    ]
-    merged = pa.table(columns, schema=state_schema.columns)
-    changed = pa.array(changed_rows(found.old, merged, found.in_state, deleted))
-    flags = pa.chunked_array([pa.array(deleted)]).filter(changed)
-    return _written(batch, operator, state_schema, merged.filter(changed), flags, ttl, plan.ttl)
+    plan = FrameMerge.of(batch, operator, keys, update, schema, delete, max_parallelism, ttl)
+    return plan.written(rows)
 
 
-def require_mergeable(columns: pa.Schema, batch: Batch, **merge: Any) -> None:
-    """Pass if `merge_frame` can evaluate its rules over rows of these stored columns. Raises: as it does.
-
-    `merge`: its other arguments.
-    """
-    plan = _MergePlan.of(batch, **merge)
-    new = _new_rows(columns.empty_table(), plan.schema, batch.schema(merge["operator"]), plan.what)
-    require_rules(plan.rules, plan.schema.columns, new.schema)
-
-
-class _MergePlan(NamedTuple):
-    """What a merge does, before its rows are known.
+class FrameMerge(NamedTuple):
+    """What `merge_frame` does, before its rows are known.
 
     Attributes:
         what: names the state in errors.
         schema: of the state, as the merge leaves it.
         updated: the columns of the first rules; one more rule says which keys are deleted.
         filled: the column that gets the batch's time.
+        config: the TTL that the caller asks for.
         ttl: of the state, as `Batch.ttl_to_write` gives it.
     """
 
+    batch: Batch
+    operator: str
     what: str
     schema: StateSchema
     updated: tuple[str, ...]
     rules: list[Rule]
     filled: str | None
+    config: StateTtlConfig | None
     ttl: StateTtl | None
 
     @classmethod
@@ -225,7 +198,7 @@ class _MergePlan(NamedTuple):
         delete: Any = None,
         max_parallelism: int | None = None,
         ttl: StateTtlConfig | None = None,
-    ) -> _MergePlan:
+    ) -> FrameMerge:
         """Arguments and errors: as `merge_frame`."""
         what = f"state of operator {operator!r}"
         known = batch.schema(operator)
@@ -243,7 +216,37 @@ class _MergePlan(NamedTuple):
         if delete is not None:
             rules.append(_rule(delete, pa.bool_(), f"{what}: delete"))
         state_ttl = batch.ttl_to_write(operator, state_schema, ttl)
-        return cls(what, state_schema, tuple(expressions), rules, filled, state_ttl)
+        return cls(batch, operator, what, state_schema, tuple(expressions), rules, filled, ttl, state_ttl)
+
+    def require(self, columns: pa.Schema) -> None:
+        """Pass if the rules can be evaluated over rows of these stored columns. Raises: as `merge_frame`."""
+        require_rules(self.rules, self.schema.columns, self._new(columns.empty_table()).schema)
+
+    def written(self, rows: Any) -> OperatorReport:
+        """Merge these rows. Raises: as `merge_frame`."""
+        batch, schema, new = self.batch, self.schema, self._new(rows)
+        if not new.num_rows and batch.schema(self.operator) is not None:  # it may have no columns either
+            none = schema.columns.empty_table()
+            return _written(batch, self.operator, schema, none, None, self.config, self.ttl)
+        found = _beside_state(batch, self.operator, schema, self.ttl, new)
+        values = evaluated_rules(self.rules, found.old, new, found.in_state, batch.time_us)
+        deleted = np.zeros(new.num_rows, np.bool_)
+        if len(values) > len(self.updated):
+            deleted = values.pop().combine_chunks().fill_null(False).to_numpy(zero_copy_only=False)
+        updated = dict(zip(self.updated, values, strict=True))
+        if self.filled is not None:
+            updated[self.filled] = pa.repeat(pa.scalar(batch.time_us, PROCESSING_TIME_TYPE), new.num_rows)
+        columns = [
+            updated.get(name, (new if name in schema.key_columns else found.old).column(name))
+            for name in schema.columns.names
+        ]
+        merged = pa.table(columns, schema=schema.columns)
+        changed = pa.array(changed_rows(found.old, merged, found.in_state, deleted))
+        flags = pa.chunked_array([pa.array(deleted)]).filter(changed)
+        return _written(batch, self.operator, schema, merged.filter(changed), flags, self.config, self.ttl)
+
+    def _new(self, rows: Any) -> pa.Table:
+        return _new_rows(rows, self.schema, self.batch.schema(self.operator), self.what)
 
 
 def _rule(text: object, kind: pa.DataType, where: str) -> Rule:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from dstl_dagster.checkpoint import Batch
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.jobs import merge_frame, write_frame
+from dstl_dagster.jobs import FrameMerge, merge_frame, write_frame
 from dstl_dagster.spark import merge_state
 from dstl_dagster.spark.dataframes import small_merge
 from dstl_dagster.state.rules import Rule, declared_columns, evaluated_rules
@@ -260,11 +260,12 @@ def merges_on_driver(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Gets the operator of each merge that is done on the driver."""
     found: list[str] = []
 
-    def noted(*rows: Any, operator: str, **how: Any) -> Any:
-        found.append(operator)
-        return merge_frame(*rows, operator=operator, **how)
+    class Noted(FrameMerge):
+        def written(self, rows: Any) -> Any:
+            found.append(self.operator)
+            return super().written(rows)
 
-    monkeypatch.setattr(small_merge, "merge_frame", noted)
+    monkeypatch.setattr(small_merge, "FrameMerge", Noted)
     return found
 
 

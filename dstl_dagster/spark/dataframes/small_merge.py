@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dstl_dagster.checkpoint import Batch, OperatorReport
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.jobs import merge_frame, require_mergeable
+from dstl_dagster.jobs import FrameMerge
 from dstl_dagster.spark.dataframes.progress import Progress, watched
 from dstl_dagster.spark.errors import raise_as_raised
 from dstl_dagster.spark.types import arrow_schema
@@ -64,7 +64,8 @@ def merged_on_driver(
         return None
     rows = changes.selectExpr(*columns)
     try:
-        require_mergeable(arrow_schema(rows.schema, "changes"), batch, operator=operator, **rules)
+        merge = FrameMerge.of(batch, operator, **rules)
+        merge.require(arrow_schema(rows.schema, "changes"))
     except InvalidInputError:
         return None
     if not _are_few(rows, batch, operator):
@@ -74,7 +75,7 @@ def merged_on_driver(
         _underestimated.add(state)
         return None
     try:
-        return merge_frame(table, batch, operator=operator, **rules)
+        return merge.written(table)
     except InvalidInputError:
         return None
 
