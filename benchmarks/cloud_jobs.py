@@ -99,7 +99,11 @@ class Jobs:
         report = self._merged(
             partial(
                 write_rows,
-                *(store, attempt, OPERATOR, SCHEMA, _rows(number * _ROWS_A_FILE, _ROWS_A_FILE, 16)),
+                _rows(number * _ROWS_A_FILE, _ROWS_A_FILE, 16),
+                attempt,
+                store,
+                operator=OPERATOR,
+                schema=SCHEMA,
                 partitions=files // count,
             )
             for number in range(count)
@@ -111,7 +115,12 @@ class Jobs:
         """Files of random bytes, which do not compress."""
         return self._merged(
             partial(
-                write_rows, store, attempt, OPERATOR, SCHEMA, _rows(number * 10**6, megabytes << 10, 1024)
+                write_rows,
+                _rows(number * 10**6, megabytes << 10, 1024),
+                attempt,
+                store,
+                operator=OPERATOR,
+                schema=SCHEMA,
             )
             for number in range(files)
         )
