@@ -86,8 +86,9 @@ spark.stop()
 def zipped_package(folder: Path) -> Path:
     package = folder / "package.zip"
     with zipfile.ZipFile(package, "w") as zipped:
-        for path in sorted((ROOT / "dstl_dagster").rglob("*.py")):
-            zipped.write(path, path.relative_to(ROOT))
+        for path in sorted((ROOT / "dstl_dagster").rglob("*.py*")):
+            if path.suffix in (".py", ".pyi"):
+                zipped.write(path, path.relative_to(ROOT))
     return package
 
 
