@@ -35,12 +35,11 @@ changelog = dstl.ChangelogStorageResource(uri=STORE)
 ROWS = pa.schema([("id", pa.string())])
 
 
-def met(name, *others):
+def met(name, other, patience_seconds=20):
     """Both have begun: the other one had a chance to open its attempt."""
     open(f"{FOLDER}/{name}", "w").close()
-    for _ in range(400):
-        if all(os.path.exists(f"{FOLDER}/{each}") for each in others):
-            return
+    deadline = time.monotonic() + patience_seconds
+    while not os.path.exists(f"{FOLDER}/{other}") and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
@@ -52,7 +51,7 @@ def kept(name, other):
     @dg.asset(name=name, metadata={"dstl/keys": ["id"], "dstl/job": "kept", "dstl/operator": name})
     def rows() -> pa.RecordBatchReader:
         def batches():
-            met(name, other)
+            met(name, other, patience_seconds=3)  # they take turns: the second one begins after the first
             yield from rows_of(name).to_batches()
 
         return pa.RecordBatchReader.from_batches(ROWS, batches())

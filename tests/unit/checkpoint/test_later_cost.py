@@ -71,7 +71,7 @@ def test_a_note_that_is_none_is_ignored(store, job_of, note):
 
 
 def test_a_note_is_no_part_of_the_record(store, job_of):
-    """Its bytes are those that they would be without: an earlier release reads them."""
+    """The record's bytes are the same with a note and without."""
     job = job_of(store)
     one_checkpoint(job)
     for record in Timeline("orders", store).records():

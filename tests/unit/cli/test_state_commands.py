@@ -196,7 +196,7 @@ def test_columns_that_cannot_be_changed(store):
 def test_rows_that_are_not_known_are_a_dash(
     rows: StateRows | None, cell: str, keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a state from an earlier release; an empty cell would look like a mistake."""
+    """An empty cell would look like a mistake."""
     checkpoint = keyed.changes([{"tail": "a", "flights": 1}])
     entry = replace(checkpoint.manifest.operators["aircraft"], rows=rows)
     shown = replace(checkpoint, manifest=replace(checkpoint.manifest, operators={"aircraft": entry}))

@@ -101,7 +101,7 @@ def test_every_class_is_pickled(error_class: type[DstlError], kind: ErrorKind | 
 
 
 def test_a_pickled_error_needs_no_kind() -> None:
-    """A process of an earlier release, without the kind, can read the error: the kind travels as text."""
+    """The kind travels as text, so that another process needs no class for it."""
     assert b"ErrorKind" not in pickle.dumps(ConflictError("what happened", ErrorKind.CONTENTION))
 
 

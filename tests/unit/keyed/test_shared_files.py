@@ -245,7 +245,7 @@ def test_changes_travel_as_text() -> None:
 
 
 def test_a_share_is_optional_in_a_handle() -> None:
-    """An earlier release's has none; a later one's is kept, and counts in place of the whole file."""
+    """A handle may have none; where there is one, it counts in place of the whole file."""
     batch = Batch.open(coordinator_on(MemoryObjectStore()))
     handle = batch.shared_files.add(small("op", 10))
     plain = replace(handle, share_bytes=None)

@@ -1,4 +1,4 @@
-"""The TTL of a state: what is recorded, what is refused, and what older releases make of it."""
+"""The TTL of a state: its record, and refusals."""
 
 from __future__ import annotations
 
