@@ -51,5 +51,5 @@ def test_what_ends_wrong_is_printed_with_its_replay(capsys, monkeypatch):
             batch=attempt.batch, **{**said, "files": tuple(said["files"])},
         ),
     )  # fmt: skip
-    assert main(["--point", "blocked-replace:7:23:pause"]) == 1
+    assert main(["--point", "blocked-replace:7:25:pause"]) == 1
     assert "WRONG: slot 9 (completed): the attempt is not the open one" in capsys.readouterr().out

@@ -25,7 +25,7 @@ from dstl_dagster.keyed import (
 from dstl_dagster.keyed import diff as diff_module
 from dstl_dagster.keyed import merge as merge_module
 from dstl_dagster.settings import StateTtlConfig
-from dstl_dagster.state import StateSchema, encode_changes, filled_column
+from dstl_dagster.state import StateSchema, filled_column
 from dstl_dagster.state import fold as fold_module
 from dstl_dagster.storage import MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -300,10 +300,12 @@ def none_expire(rows: Any, schema: StateSchema, ttl: StateTtl | None) -> None:
     """The mistake: expired rows are there until they are cleaned up, and nothing cleans up."""
 
 
-def the_expired_left_out(schema: StateSchema, run: Any) -> Any:
+class TheExpiredLeftOut(merge_module._Counted):
     """The mistake: a merge drops a row that expired, and with it what hides the row below it."""
-    alive = run.alive()
-    return encode_changes(schema, alive.rows.select(schema.columns.names), alive.key_groups)
+
+    def __init__(self, schema: StateSchema, runs: Any, *, whole: bool) -> None:
+        del whole
+        super().__init__(schema, runs, whole=True)
 
 
 def any_may_follow(self: StateTtl, before: StateTtl | None) -> bool:
@@ -346,7 +348,7 @@ A_ROW_BELOW = [
     ("module", "name", "mistake", "history"),
     [
         (fold_module, "expired_rows", none_expire, [FIRST, step({"b": 10})]),
-        (merge_module, "_as_changes", the_expired_left_out, A_ROW_BELOW),
+        (merge_module, "_Counted", TheExpiredLeftOut, A_ROW_BELOW),
         (
             StateTtl,
             "hides_what",

@@ -44,7 +44,7 @@ def test_a_quoted_name_is_that_column(spark: SparkSession) -> None:
 @pytest.mark.parametrize("text", ["id BIGINT, name STRING NOT NULL", "id: bigint", "BIGINT", "a ARRAY<INT>"])
 def test_the_text_of_a_schema_means_what_an_empty_dataframe_has(spark: SparkSession, text: str) -> None:
     """Also a type alone, which is a column `value`."""
-    assert expected_schema(text) == spark.createDataFrame([], text).schema
+    assert expected_schema(text, "op") == spark.createDataFrame([], text).schema
 
 
 def merged(job: Job, rows: DataFrame, **how: object) -> list[tuple[object, ...]]:
