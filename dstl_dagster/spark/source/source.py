@@ -367,4 +367,4 @@ def _spark_batches(table: pa.Table, schema: st.StructType) -> Iterator[pa.Record
     """The columns of the schema that Spark was given, in exactly the Arrow types that it accepts for them."""
     target = to_arrow_schema(schema, **_IN_UTC)
     cast = table.select(schema.names).cast(target)
-    yield from cast.to_batches(max_chunksize=_OUTPUT_ROWS)
+    yield from (batch for batch in cast.to_batches(max_chunksize=_OUTPUT_ROWS) if batch.num_rows)
