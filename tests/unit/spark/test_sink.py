@@ -18,9 +18,8 @@ import pytest
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
-from dstl_dagster.checkpoint.steps import record
 from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, UnavailableError
-from dstl_dagster.keyed import KeyedState, store_manifest
+from dstl_dagster.keyed import KeyedState
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.sink import StreamWriter
 from dstl_dagster.spark.sink import commit as sink_commit
@@ -32,6 +31,7 @@ from dstl_dagster.spark.sink.tasks import write_partition
 from dstl_dagster.spark.streaming.micro_batches import POSITION, MicroBatch
 from dstl_dagster.storage import open_store
 from dstl_dagster.testing.gcs_server import GCSServer
+from dstl_dagster.timeline import Timeline
 
 SCHEMA = st.StructType([st.StructField("id", st.LongType()), st.StructField("value", st.LongType())])
 STATE = {"operator": "op", "keys": "id"}
@@ -514,15 +514,19 @@ def test_the_manifest_counts_what_planner_tasks_and_commit_requested(
         server.create_bucket("bucket")
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         stream = Stream("gs://bucket/below")
+        while_it_is_there = Timeline.while_it_is_there
         for batch_id in range(2):
             seen: list[int] = []
 
-            def store_and_look(*given: Any, seen: list[int] = seen) -> Any:
-                manifest = store_manifest(*given)
-                seen.append(sum(each for name, each in server.counts.items() if name != "buckets.get"))
-                return manifest
+            def request_and_look(
+                timeline: Timeline, request: Any, written: str = "", seen: list[int] = seen
+            ) -> Any:
+                answer = while_it_is_there(timeline, request, written)
+                if "/manifests/" in written:
+                    seen.append(sum(each for name, each in server.counts.items() if name != "buckets.get"))
+                return answer
 
-            monkeypatch.setattr(record, "store_manifest", store_and_look)
+            monkeypatch.setattr(Timeline, "while_it_is_there", request_and_look)
             server.reset_counts()
             done = stream.run(batch_id)
             assert done is not None
