@@ -191,9 +191,9 @@ class Files:
     def copy(self) -> "Files":
         return Files(self.program, dict(self.files), list(self.held), dict(self.state), self.checkpoints)
 
-    def apply(self, given: Mapping[str | None, Rows]) -> None:
-        """A new run of these partitions. Raises: Refused."""
-        if not self.checkpoints and self.program.has_untyped_columns(given):
+    def apply(self, given: Mapping[str | None, Rows], *, typed: bool = False) -> None:
+        """A new run of these partitions; `typed`: of Arrow's rows. Raises: Refused."""
+        if not typed and not self.checkpoints and self.program.has_untyped_columns(given):
             raise Refused
         if self.program.table:
             self.files.update({str(key): dict(rows) for key, rows in given.items()})
@@ -439,11 +439,11 @@ class Case:
             return self.world.spark.createDataFrame(table)
         return FORMS_IN[self.program.form_in](table)
 
-    def _settle(self, run: dg.DagsterRun, given: Mapping[Any, Rows]) -> None:
+    def _settle(self, run: dg.DagsterRun, given: Mapping[Any, Rows], *, typed: bool = False) -> None:
         """The run is green where the files would have taken its rows, and red where not."""
         after = self.files.copy()
         try:
-            after.apply(given)
+            after.apply(given, typed=typed)
         except Refused:
             assert run.is_failure, "a run that had to be red is green"
             return
@@ -493,7 +493,7 @@ class Case:
         first = self._run(keys, given, rows=lambda _asked: Loud(self.program.rows(given), meanwhile))
         for second in runs:
             assert second.is_failure, "two runs at once are green"
-        self._settle(first, given)
+        self._settle(first, given, typed=True)
 
     def check(self) -> None:
         assert self.world.everything() == self.files.everything(), "the state is not what the files are"
