@@ -118,9 +118,10 @@ def test_an_idle_file_goes_after_its_time(cached: Fixture) -> None:
     assert cached.disk.cached_bytes == 0
 
 
-def test_disk_is_bounded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [{"max_bytes": 25}, {"max_files": 2}], ids=["disk", "descriptors"])
+def test_disk_and_descriptors_are_bounded(tmp_path: Path, limit: dict[str, int]) -> None:
     """Idle files make room, the longest idle first; what does not fit is read from the store instead."""
-    cached = Fixture(tmp_path, max_bytes=25)
+    cached = Fixture(tmp_path, **limit)
     held = cached.open("held")
     cached.open("old").close()
     cached.clock.advance(1)
@@ -131,6 +132,7 @@ def test_disk_is_bounded(tmp_path: Path) -> None:
     for each in (held, new):
         each.close()
     cached.cache.close()
+    assert cached.files() == 0
 
 
 def test_a_failed_download_leaves_nothing(cached: Fixture) -> None:
@@ -236,21 +238,6 @@ def test_a_cached_file_has_no_name(cached: Fixture) -> None:
     assert cached.files() == 1
     assert list(cached.directory.iterdir()) == []
     source.close()
-
-
-def test_descriptors_are_bounded(tmp_path: Path) -> None:
-    """As with disk: idle files make room, and what has none is read from the store instead."""
-    cached = Fixture(tmp_path, max_files=2)
-    held = cached.open("held")
-    cached.open("old").close()
-    cached.clock.advance(1)
-    kept = cached.open("new")
-    assert cached.files() == 2
-    assert cached.open("too many") is None
-    for each in (held, kept):
-        each.close()
-    cached.cache.close()
-    assert cached.files() == 0
 
 
 def test_reserved_disk_is_given_back_after_any_failure(
