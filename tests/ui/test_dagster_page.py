@@ -228,6 +228,7 @@ def test_the_sensors_ticks(site: Site, browser_page: Page, picture: Any) -> None
 
 
 # A run by the launchpad takes a third of a minute: in CI it is that of the confirmed restore.
+# A preview's words, and that it changes nothing: `tests/dagster/test_restore_page.py`.
 @pytest.mark.skipif(PICTURES not in os.environ, reason="for pictures")
 def test_a_restore_says_what_it_would_undo(site: Site, browser_page: Page, picture: Any) -> None:
     """The launchpad offers exactly the checkpoints; a run that nobody confirmed leaves all of them."""
