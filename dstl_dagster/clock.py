@@ -10,8 +10,6 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
-
 
 class Clock(Protocol):
     """Wall-clock time, monotonic time and sleep. Implementations must be thread-safe."""

@@ -16,18 +16,6 @@ from types import MethodType
 from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import ref
 
-__all__ = [
-    "AHEAD_BYTES",
-    "ReadAhead",
-    "Submit",
-    "after_fork",
-    "both",
-    "gather",
-    "in_order",
-    "passes_ahead",
-    "read_ahead",
-]
-
 T = TypeVar("T")
 U = TypeVar("U")
 

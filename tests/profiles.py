@@ -19,8 +19,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-__all__ = ["examples", "limit", "register"]
-
 _CI_EXAMPLES = 100
 _LONG_SECONDS = 4 * 3600
 

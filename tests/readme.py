@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["demo_command"]
-
 _ROOT = Path(__file__).parents[1]
 
 

@@ -13,8 +13,6 @@ from dstl_dagster.changelog.writer.future import MailboxFuture
 from dstl_dagster.format.handles import SnapshotResult
 from dstl_dagster.format.sequence import SequenceNumber
 
-__all__ = ["StateChangelogWriter"]
-
 
 class StateChangelogWriter(AbstractContextManager["StateChangelogWriter"], Protocol):
     """Appends changes of one operator's state and makes ranges of them durable. One thread: its maker's.

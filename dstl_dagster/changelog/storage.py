@@ -39,13 +39,6 @@ from dstl_dagster.upload import (
     scheduler_from_config,
 )
 
-__all__ = [
-    "FsStateChangelogStorage",
-    "FsStateChangelogStorageFactory",
-    "FsStateChangelogStorageView",
-    "limit_local_copies",
-]
-
 _logger = logging.getLogger(__name__)
 
 

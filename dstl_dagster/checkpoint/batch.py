@@ -52,8 +52,6 @@ from dstl_dagster.storage import (
 )
 from dstl_dagster.timeline import Attempt, BatchKeyLike
 
-__all__ = ["Batch", "Check"]
-
 log = logging.getLogger(__name__)
 
 Check = Callable[[Checkpoint | None], None]

@@ -19,8 +19,6 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.keyed import Measure, Source
 from dstl_dagster.timeline import BatchKey
 
-__all__ = ["Claim", "refuse_unmoved"]
-
 _MEANT = (
     "option execution.state-recovery.ignore-unclaimed-state=true, in Dagster also the run's tag "
     "dstl/ignore_unclaimed_state: true"

@@ -36,8 +36,6 @@ from dstl_dagster.timeline import (
     decisions,
 )
 
-__all__ = ["CheckpointCoordinator"]
-
 
 class CheckpointCoordinator(CheckpointReader):
     """The control plane of one job. Cheap to create; thread-safe.

@@ -34,8 +34,6 @@ from dstl_dagster.timeline import (
     refuse_renamed,
 )
 
-__all__ = ["Checkpoint", "Job"]
-
 
 @dataclass(frozen=True)
 class Checkpoint:

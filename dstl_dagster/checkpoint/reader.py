@@ -44,8 +44,6 @@ from dstl_dagster.timeline import (
 if TYPE_CHECKING:
     from dstl_dagster.keyed import StateScan
 
-__all__ = ["CheckpointReader"]
-
 
 class CheckpointReader:
     """The checkpoints of one job. Cheap to create; thread-safe. Arguments as for `CheckpointCoordinator`."""

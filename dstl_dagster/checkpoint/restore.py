@@ -18,8 +18,6 @@ from dstl_dagster.errors import FormatError
 from dstl_dagster.keyed import Manifest, load_manifest
 from dstl_dagster.timeline import Completed, FinalFile, Opened, Restored, Timeline, decisions
 
-__all__ = ["RestorePlan", "left_behind", "plan_restore", "restore"]
-
 log = logging.getLogger(__name__)
 
 

@@ -22,8 +22,6 @@ from dstl_dagster.keyed import (
 )
 from dstl_dagster.state import ColumnChanges, StateSchema
 
-__all__ = ["change_columns", "change_names", "changed_schema", "materialize"]
-
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]

@@ -18,8 +18,6 @@ from dstl_dagster.cli.output import say
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.settings import JobOptions
 
-__all__ = ["changelog_group"]
-
 _SHOWN_BYTES: Final = 16
 
 

@@ -46,8 +46,6 @@ from dstl_dagster.cli.rows import (
 from dstl_dagster.cli.working import progress_of
 from dstl_dagster.timeline import AsOf, Snapshot, record_to_plain
 
-__all__ = ["checkpoints_group"]
-
 
 @click.command("list")
 @job_options

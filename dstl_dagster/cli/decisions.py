@@ -28,16 +28,6 @@ from dstl_dagster.jobs import Correction, correct, plan_correction
 from dstl_dagster.settings import parse_duration
 from dstl_dagster.timeline import AsOf, Attempt
 
-__all__ = [
-    "abort_command",
-    "correct_command",
-    "gc_command",
-    "release_command",
-    "resolve_command",
-    "restore_command",
-    "savepoint_command",
-]
-
 _KEEP_ALL = 2**31
 _RETENTION = ("execution.checkpointing.num-retained", "dstl.checkpoint.min-age")
 

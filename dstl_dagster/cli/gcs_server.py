@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-__all__ = ["gcs_server_command"]
-
 
 @click.command("gcs-server")
 @click.option(

@@ -29,8 +29,6 @@ from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.jobs import Drop, JobSummary, drop_job, list_jobs, plan_drop
 from dstl_dagster.settings import JobOptions
 
-__all__ = ["jobs_group"]
-
 
 @click.group("jobs")
 def jobs_group() -> None:

@@ -37,8 +37,6 @@ from dstl_dagster.keyed import Source
 from dstl_dagster.state import ColumnChanges, StateSchema
 from dstl_dagster.timeline import AsOf
 
-__all__ = ["operator_command", "schema_command", "source_command"]
-
 
 def _name_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (

@@ -22,18 +22,6 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import JobOptions, parse_lines
 from dstl_dagster.timeline import AsOf, missing_job
 
-__all__ = [
-    "AT",
-    "as_json_option",
-    "dry_run_option",
-    "id_argument",
-    "job_options",
-    "store_option",
-    "user_name",
-    "with_job_options",
-    "yes_option",
-]
-
 
 def with_job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `-o`, `--options-file`, `-v` and `-q`, and passes the command `job_options` in their place."""

@@ -20,8 +20,6 @@ from typing import Any
 import click
 from rich.cells import cell_len, set_cell_size
 
-__all__ = ["Table", "answer", "is_quiet", "local_time", "printable", "say", "set_quiet", "show"]
-
 _QUIET = "dstl.quiet"
 
 _GAP = "  "

@@ -27,28 +27,6 @@ from dstl_dagster.timeline import (
     TimelineRecord,
 )
 
-__all__ = [
-    "audit_json",
-    "audit_lines",
-    "changes_table",
-    "checkpoint_json",
-    "checkpoint_sections",
-    "checkpoint_table",
-    "clean_up_json",
-    "clean_up_lines",
-    "cost_json",
-    "cost_sections",
-    "operators_json",
-    "operators_table",
-    "plan_json",
-    "plan_lines",
-    "savepoints_in_words",
-    "sources_table",
-    "timeline_table",
-    "verification_json",
-    "verification_lines",
-]
-
 
 def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
     """One row per checkpoint: when it was made, what keeps it, and the seconds of the numbered steps."""

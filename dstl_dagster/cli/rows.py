@@ -31,17 +31,6 @@ from dstl_dagster.keyed import (
 from dstl_dagster.state import RawText, python_rows
 from dstl_dagster.timeline import AsOf
 
-__all__ = [
-    "diff_command",
-    "export_command",
-    "export_to",
-    "history_command",
-    "keyed_operators",
-    "materialize_command",
-    "one_operator",
-    "operator_option",
-]
-
 _OLDER, _NEWER = "before", "after"
 _BASE64 = "base64"
 

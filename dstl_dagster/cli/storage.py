@@ -12,8 +12,6 @@ from dstl_dagster.cli.output import answer, is_quiet, say
 from dstl_dagster.cli.working import require_folder
 from dstl_dagster.settings import JobOptions
 
-__all__ = ["storage_group"]
-
 
 @click.group("storage")
 def storage_group() -> None:

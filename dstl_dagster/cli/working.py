@@ -28,8 +28,6 @@ from dstl_dagster.storage import (
     open_store,
 )
 
-__all__ = ["Working", "moments", "open_working", "progress_of", "require_folder"]
-
 
 def open_working(uri: str, options: GSFileSystemOptions) -> ObjectStore:
     """The store at `uri`; its requests are counted on stderr while the current command runs.

@@ -31,8 +31,6 @@ import pyarrow as pa
 from dstl_dagster.errors import FormatError, InternalError
 from dstl_dagster.format.changes import META_KEY_GROUP
 
-__all__ = ["ChangeSetLayout", "DecodedChangeSet", "decode_change_set", "walk_change_set"]
-
 _COUNT: Final = struct.Struct(">i")
 _GROUP: Final = struct.Struct(">ii")
 COUNT_BYTES: Final = 4

@@ -17,8 +17,6 @@ from dstl_dagster.format.changes import META_KEY_GROUP
 from dstl_dagster.format.footer import Frames
 from dstl_dagster.format.key_groups import KeyGroupRange
 
-__all__ = ["ChangeSetPart", "has_any", "is_within", "part_of"]
-
 Int64s = npt.NDArray[np.int64]
 
 _MOST: Final = 0.75

@@ -47,8 +47,6 @@ from dstl_dagster.format.key_groups import KeyGroupRange
 if TYPE_CHECKING:
     from dstl_dagster.storage import RangeReader
 
-__all__ = ["ChangelogFileReader", "ReadFooter"]
-
 _FLAG_BYTES: Final = 1
 _TAIL_BYTES: Final = 1 << 16
 _FORWARD_READ_BYTES: Final = 1 << 20

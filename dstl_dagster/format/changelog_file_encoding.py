@@ -57,8 +57,6 @@ from dstl_dagster.format.footer import (
     index_and_trailer_bytes,
 )
 
-__all__ = ["ChangelogFileEncoder", "EncodePlan", "encoded_chunks", "plan_change_set"]
-
 _VIEW: Final = np.dtype(np.complex128)
 """A 16-byte item, never used as a number: numpy copies it ten times faster than a row of four words."""
 

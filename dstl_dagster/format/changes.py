@@ -17,15 +17,6 @@ import pyarrow as pa
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.sequence import SequenceNumber
 
-__all__ = [
-    "MAX_CHANGE_BYTES",
-    "META_KEY_GROUP",
-    "ChangeColumns",
-    "ChangeRun",
-    "StateChange",
-    "StateChangeSet",
-]
-
 META_KEY_GROUP: Final = -1
 """The key group of metadata on disk and in `StateChange.key_group`, as in Flink."""
 

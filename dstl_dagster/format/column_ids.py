@@ -17,8 +17,6 @@ from typing import Any
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format.envelope import reading
 
-__all__ = ["ColumnIds"]
-
 
 @dataclass(frozen=True)
 class ColumnIds:

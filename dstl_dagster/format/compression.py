@@ -24,18 +24,6 @@ import pyarrow as pa
 
 from dstl_dagster.errors import DstlError, FormatError, InternalError
 
-__all__ = [
-    "FRAME_BYTES",
-    "Compression",
-    "compressed",
-    "decompressed",
-    "decompressed_at_once",
-    "decompressed_whole",
-    "in_steps",
-    "skippable_frame_header",
-    "stream_header",
-]
-
 
 class Compression(Enum):
     """The kind of a file's body. The value is the flag byte at the start of the file.

@@ -17,17 +17,6 @@ import google_crc32c
 
 from dstl_dagster.errors import FormatError
 
-__all__ = [
-    "EMPTY_CRC32C",
-    "combine",
-    "combine_all",
-    "crc32c",
-    "extend",
-    "from_base64",
-    "of_second",
-    "to_base64",
-]
-
 EMPTY_CRC32C = 0
 """The checksum of no bytes."""
 

@@ -21,8 +21,6 @@ import google_crc32c
 
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
 
-__all__ = ["MAX_DOCUMENT_BYTES", "decode_document", "encode_document", "reading"]
-
 MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
 """More than any real document; a header that claims more is refused before anything is read for it."""
 

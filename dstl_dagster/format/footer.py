@@ -39,25 +39,6 @@ from dstl_dagster.format.change_set_codec import ChangeSetLayout
 from dstl_dagster.format.compression import Compression
 from dstl_dagster.format.sequence import MAX_SEQUENCE_NUMBER, SequenceNumber
 
-__all__ = [
-    "MAX_CHANGE_SETS_PER_FILE",
-    "TABLE_END_BYTES",
-    "TRAILER_BYTES",
-    "ChangeSetEntry",
-    "FileIndex",
-    "Frames",
-    "Trailer",
-    "decode_block",
-    "decode_frame_table",
-    "decode_index",
-    "decode_trailer",
-    "encode_block",
-    "encode_frame_table",
-    "encode_index_and_trailer",
-    "frame_table_bytes",
-    "index_and_trailer_bytes",
-]
-
 MAX_CHANGE_SETS_PER_FILE: Final = 1 << 16
 """So that an index fits into one skippable frame of every kind."""
 

@@ -14,14 +14,6 @@ from typing import Any, ClassVar, Final, Self
 from dstl_dagster.errors import FormatError, InvalidInputError
 from dstl_dagster.format.key_groups import KeyGroupRange
 
-__all__ = [
-    "STORAGE_IDENTIFIER",
-    "ChangelogStateHandle",
-    "LocalStateHandle",
-    "SnapshotResult",
-    "StreamStateHandle",
-]
-
 STORAGE_IDENTIFIER: Final = "filesystem"
 """Flink's name of the changelog storage whose files these are."""
 

@@ -12,8 +12,6 @@ from typing import ClassVar, Final
 
 from dstl_dagster.errors import FormatError, InvalidInputError
 
-__all__ = ["MAX_KEY_GROUP", "KeyGroupRange"]
-
 MAX_KEY_GROUP: Final = 2**31 - 2
 """The highest key group: the number of key groups in a range must itself fit into 31 bits."""
 

@@ -30,16 +30,6 @@ from functools import lru_cache
 
 from dstl_dagster.errors import FormatError, InternalError, InvalidInputError
 
-__all__ = [
-    "COMPONENTS_PREFIX",
-    "JOBS_PREFIX",
-    "JobNames",
-    "attempt_half",
-    "attempt_of_component",
-    "validated_job",
-    "validated_savepoint",
-]
-
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SLOT = re.compile(r"(\d{20})(?:-([0-9a-f]{16}))?")
 _MANIFEST = re.compile(r"(\d{10})-([0-9a-f-]{36})")

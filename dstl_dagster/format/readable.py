@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["counted", "nearest", "readable_bytes"]
-
 _KIB = 1024
 
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from dstl_dagster.errors import InvalidInputError
 
-__all__ = ["MAX_SEQUENCE_NUMBER", "SequenceNumber", "SequenceNumberRange"]
-
 MAX_SEQUENCE_NUMBER: Final = 2**63 - 1
 """The highest position; positions are signed 64-bit on disk and in Flink."""
 

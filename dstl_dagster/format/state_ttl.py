@@ -14,8 +14,6 @@ from typing import Any
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format.envelope import reading
 
-__all__ = ["StateTtl"]
-
 
 @dataclass(frozen=True, slots=True)
 class StateTtl:

@@ -17,8 +17,6 @@ from dstl_dagster.checkpoint import CheckpointCoordinator, Timeline
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.timeline import AsOf, BatchKey, Completed, TimelineView
 
-__all__ = ["Correction", "correct", "plan_correction"]
-
 Progress = Callable[[int, int, str], None]
 
 

@@ -26,8 +26,6 @@ from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.storage import Generation, ObjectStat, ObjectStore, delete_each
 from dstl_dagster.timeline import DROP_WAIT_SECONDS, TimelineView, missing_job
 
-__all__ = ["Drop", "drop_job", "plan_drop"]
-
 
 @dataclass(frozen=True)
 class Drop:

@@ -55,8 +55,6 @@ from dstl_dagster.state import (
     update_by_name,
 )
 
-__all__ = ["FrameMerge", "merge_frame", "write_frame"]
-
 
 def write_frame(
     rows: Any,

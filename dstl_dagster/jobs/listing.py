@@ -16,8 +16,6 @@ from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import job_names
 
-__all__ = ["JobSummary", "list_jobs"]
-
 
 @dataclass(frozen=True)
 class JobSummary:

@@ -19,8 +19,6 @@ from dstl_dagster.timeline import AtLike
 if TYPE_CHECKING:
     from dstl_dagster.keyed import Filters, KeyGroups, StateScan
 
-__all__ = ["read_state"]
-
 
 def read_state(
     uri: str,

@@ -25,8 +25,6 @@ from dstl_dagster.keyed.replace import Scope
 from dstl_dagster.state import StateSchema, spelled
 from dstl_dagster.state.rules.parser import Call, Literal, Name, Node, Parser, RefusedError
 
-__all__ = ["Condition", "Replaced", "parsed_filters", "replaced_scope"]
-
 Comparison = tuple[str, str, Any]
 """A column, an operator, and a value or a list of them, as in `scan.Filters`."""
 

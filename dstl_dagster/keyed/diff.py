@@ -38,19 +38,6 @@ from dstl_dagster.state import (
 )
 from dstl_dagster.storage import ObjectStore
 
-__all__ = [
-    "Beside",
-    "KeyChange",
-    "StateDiff",
-    "beside",
-    "changed_rows",
-    "compared_runs",
-    "diff_checkpoints",
-    "diff_states",
-    "key_history",
-    "paired_rows",
-]
-
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
 

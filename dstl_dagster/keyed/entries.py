@@ -29,17 +29,6 @@ from dstl_dagster.keyed.reports import OperatorReport
 from dstl_dagster.keyed.runs import Run, decode_runs, encode_runs
 from dstl_dagster.storage import ObjectStore
 
-__all__ = [
-    "Listed",
-    "OperatorEntry",
-    "RunLists",
-    "StateRows",
-    "StateSizes",
-    "encode_list",
-    "load_list",
-    "to_be_listed",
-]
-
 _KIND = "run-list"
 _VERSION = 1
 

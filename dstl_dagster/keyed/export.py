@@ -32,8 +32,6 @@ from dstl_dagster.settings import JobOptions, parse_names
 from dstl_dagster.state import refuse_raw_text, text_as_bytes
 from dstl_dagster.storage import ABSENT, ObjectStat, ObjectStore, open_store
 
-__all__ = ["Export", "export_checkpoint", "export_state"]
-
 _EXPORT_KEY = "dstl-export"
 _ROWS_KEY = "dstl-rows"
 _SUCCESS = "_SUCCESS"

@@ -36,8 +36,6 @@ from dstl_dagster.state import (
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.upload import local_changelog_directory
 
-__all__ = ["KeyedState", "Log", "StateAt", "folded", "folded_logs", "is_keyed", "schema_of", "split_count"]
-
 _SPLIT_BYTES = 32 * 1024 * 1024
 """Approximate payload bytes of changes held in memory at a time."""
 

@@ -26,16 +26,6 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.state import StateSchema, key_group_of
 
-__all__ = [
-    "Keys",
-    "as_expression",
-    "key_groups_of_filters",
-    "key_table",
-    "keys_table",
-    "merged_ranges",
-    "touched_ranges",
-]
-
 _MOST_KEYS = 1_000
 """Of which the key groups are computed; more keys fall into most key groups anyway."""
 

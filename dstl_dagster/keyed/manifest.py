@@ -25,8 +25,6 @@ from dstl_dagster.keyed.sources import Source
 from dstl_dagster.storage import CheckpointCost, ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 
-__all__ = ["Manifest", "load_manifest", "require_same_manifest", "store_manifest"]
-
 _KIND = "manifest"
 _VERSION = 1
 

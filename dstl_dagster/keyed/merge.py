@@ -38,8 +38,6 @@ from dstl_dagster.state import (
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt
 
-__all__ = ["due_operators", "merge_of_all", "with_due_merges", "write_merge"]
-
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]

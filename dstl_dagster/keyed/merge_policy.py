@@ -24,8 +24,6 @@ import numpy.typing as npt
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.runs import FROM_THE_BEGINNING, Run, handle_bytes
 
-__all__ = ["SMALL_RUN_BYTES", "DueMerge", "MergePolicy"]
-
 SMALL_RUN_BYTES: Final = 256 << 10
 """Stored. Smaller runs are of one class; so much may be merged by any checkpoint, however little it wrote."""
 

@@ -23,8 +23,6 @@ from dstl_dagster.keyed.diff import paired_rows
 from dstl_dagster.keyed.keyed_state import KeyedState
 from dstl_dagster.state import StateSchema, python_rows, same_rows, taken
 
-__all__ = ["Grouped", "Replacement", "Scope", "replacements"]
-
 Groups = npt.NDArray[np.int32]
 
 

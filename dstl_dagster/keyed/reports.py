@@ -24,20 +24,6 @@ from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import CheckpointCost, ObjectStore, component_lookups
 from dstl_dagster.timeline import Attempt, write_once
 
-__all__ = [
-    "AttemptReport",
-    "FileReport",
-    "Files",
-    "Handles",
-    "OperatorReport",
-    "as_file_reports",
-    "as_operator_reports",
-    "load_report",
-    "refuse_wrong_ttl",
-    "store_report",
-    "stored_bytes",
-]
-
 _KIND = "report"
 _VERSION = 1
 WAITING = "/waits-to-share-a-file"

@@ -21,8 +21,6 @@ from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamState
 from dstl_dagster.format.envelope import reading
 from dstl_dagster.format.handles import STORAGE_IDENTIFIER
 
-__all__ = ["Merge", "Run", "decode_runs", "encode_runs", "handle_bytes", "merged_runs", "within"]
-
 FROM_THE_BEGINNING: Final = 0
 """The first checkpoint of a merge that nothing older precedes."""
 

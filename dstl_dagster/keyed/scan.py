@@ -30,8 +30,6 @@ from dstl_dagster.settings import JobOptions, parse_names
 from dstl_dagster.state import refuse_raw_text, text_as_bytes
 from dstl_dagster.storage import ObjectStore, open_store
 
-__all__ = ["Filters", "KeyGroups", "StateScan"]
-
 Filters: TypeAlias = pc.Expression | str | Sequence[Any]
 """A condition in SQL (`conditions`), an expression over columns; or, as in `pyarrow.parquet`, tuples such as
 `("customer", "=", "ann")`, all of which must hold, or a list of such lists, one of which must."""

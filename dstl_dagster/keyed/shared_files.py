@@ -32,19 +32,6 @@ from dstl_dagster.state import EncodedChanges, StateSchema
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt
 
-__all__ = [
-    "FILE_BYTES",
-    "FILE_RANGES",
-    "HELD_BYTES",
-    "SMALL_BYTES",
-    "SharedFiles",
-    "SmallRange",
-    "changes_to_json",
-    "files_of",
-    "held_if_small",
-    "small_from_outcome",
-]
-
 SMALL_BYTES: Final = 64 << 10
 """Of changes, before compression: up to this many of a range wait for company."""
 
@@ -117,7 +104,7 @@ def changes_to_json(changes: EncodedChanges) -> str:
     return base64.b64encode(sink.getvalue()).decode("ascii")
 
 
-def changes_from_json(text: str) -> EncodedChanges:
+def _changes_from_json(text: str) -> EncodedChanges:
     with pa.ipc.open_stream(base64.b64decode(text)) as stream:
         table = stream.read_all().combine_chunks()
     return EncodedChanges(*(column.combine_chunks() for column in table.columns))
@@ -251,6 +238,6 @@ def small_from_outcome(
         operator,
         KeyGroupRange.from_json(outcome["key_groups"]),
         schema.to_bytes(),
-        changes_from_json(outcome["changes"]),
+        _changes_from_json(outcome["changes"]),
         options,
     )

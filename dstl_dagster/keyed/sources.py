@@ -16,8 +16,6 @@ from typing import Any
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 
-__all__ = ["Measure", "NameChange", "Source", "merged_sources", "source_id"]
-
 
 @dataclass(frozen=True)
 class Measure:

@@ -41,8 +41,6 @@ from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt
 from dstl_dagster.upload import local_changelog_directory
 
-__all__ = ["open_attempt_changelog", "write_range", "write_rows"]
-
 
 def open_attempt_changelog(
     store: ObjectStore,

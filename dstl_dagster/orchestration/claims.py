@@ -17,8 +17,6 @@ from dstl_dagster.orchestration.definitions import asset_source, code_location, 
 from dstl_dagster.orchestration.partitions import window_key
 from dstl_dagster.orchestration.tags import TAG_IGNORE_UNCLAIMED
 
-__all__ = ["claim_of_op", "claim_of_output"]
-
 _KINDS = (
     (dg.StaticPartitionsDefinition, "static partitions"),
     (dg.DynamicPartitionsDefinition, "dynamic partitions"),

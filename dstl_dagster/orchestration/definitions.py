@@ -13,16 +13,6 @@ from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.tags import TAG_JOB, TAG_STEP
 
-__all__ = [
-    "asset_source",
-    "assets_in",
-    "code_location",
-    "definition_of",
-    "maintenance_job",
-    "state_of",
-    "step_of",
-]
-
 
 def code_location(context: Any) -> dg.RepositoryDefinition | None:
     """The definitions around a run; `None` for an execution in process, which has none."""

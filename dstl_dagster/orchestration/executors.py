@@ -18,8 +18,6 @@ import dagster as dg
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import parse_names
 
-__all__ = ["build_step_executor"]
-
 _PRELOADED: Final = (
     "dagster",
     "dstl_dagster.orchestration.define.assets",

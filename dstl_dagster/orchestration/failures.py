@@ -15,8 +15,6 @@ from dagster._core.errors import DagsterInvalidPropertyError  # no public name; 
 
 from dstl_dagster.errors import DstlError, ErrorKind, UnavailableError
 
-__all__ = ["DEFAULT_RETRY_POLICY", "without_useless_retries"]
-
 DEFAULT_RETRY_POLICY = dg.RetryPolicy(
     max_retries=3, delay=1.0, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )

@@ -15,8 +15,6 @@ from dstl_dagster.format import validated_job
 from dstl_dagster.orchestration.tags import OPERATOR, TAG_ASSET, TAG_JOB
 from dstl_dagster.settings import parse_names
 
-__all__ = ["AssetRole", "JobAssets", "dagster_name"]
-
 
 class AssetRole(StrEnum):
     """What an asset shows of a job."""

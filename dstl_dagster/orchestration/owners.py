@@ -9,14 +9,6 @@ from __future__ import annotations
 import dagster as dg
 from dagster._core.execution.stats import RunStepKeyStatsSnapshot  # no public name
 
-__all__ = [
-    "OwnerRuns",
-    "owner_of",
-    "root_run_id",
-    "run_of_owner",
-    "step_of_owner",
-]
-
 _OWNER_PREFIX = "dagster-run:"
 
 

@@ -14,8 +14,6 @@ from dagster import (
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 
-__all__ = ["next_partition", "previous_partition", "require_next_partition"]
-
 
 def next_partition(definition: TimeWindowPartitionsDefinition, position: str | None) -> str | None:
     """The partition that begins at `position`, or after what the definition itself leaves out from there on.

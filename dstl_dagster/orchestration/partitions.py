@@ -17,8 +17,6 @@ from dagster import (
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.timeline import BatchKey, Completed, TimelineView
 
-__all__ = ["has_partition", "interval", "is_held", "partition_in", "partition_of", "window_key", "window_of"]
-
 
 def partition_of(context: OpExecutionContext) -> str | None:
     """The one partition of the run; `None` in a run without partitions.

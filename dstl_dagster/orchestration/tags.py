@@ -2,30 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "OPERATOR",
-    "TAG_ALREADY_IN",
-    "TAG_ASSET",
-    "TAG_ATTEMPT",
-    "TAG_CHECKPOINT",
-    "TAG_COMMIT",
-    "TAG_CORRECTION",
-    "TAG_DOWNSTREAM",
-    "TAG_FAIL_IF_APPLIED",
-    "TAG_IGNORE_UNCLAIMED",
-    "TAG_JOB",
-    "TAG_MARK",
-    "TAG_PARENT",
-    "TAG_REPORTER",
-    "TAG_RESTORED",
-    "TAG_SLOT",
-    "TAG_START_OVER",
-    "TAG_STEP",
-    "TAG_TAKE_OVER",
-    "TAG_TIMELINE",
-    "TAG_VERSION",
-]
-
 TAG_JOB = "dstl/job"
 TAG_ASSET = "dstl/asset"
 """What an asset is of its job, as `AssetRole` says: by it events find an asset whose key was changed."""

@@ -31,8 +31,6 @@ from dstl_dagster.orchestration.tags import (
 )
 from dstl_dagster.timeline import Completed, Restored, TimelineRecord
 
-__all__ = ["Comparison", "compare_timeline", "require_shown_timeline", "shown_job", "shown_metadata"]
-
 _NEWEST_EVENTS = 25
 
 

@@ -50,16 +50,6 @@ from dstl_dagster.storage import (
     write_own,
 )
 
-__all__ = [
-    "CommitOutcome",
-    "CommitState",
-    "Copied",
-    "commit_file",
-    "compose_file",
-    "discard_file",
-    "retract_file",
-]
-
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 

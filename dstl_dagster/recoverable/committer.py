@@ -19,8 +19,6 @@ from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["GSRecoverableWriterCommitter", "look_up_component"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -20,8 +20,6 @@ from dstl_dagster.recoverable.recoverables import GSCommitRecoverable
 from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer
 from dstl_dagster.storage import MAX_COMPOSE_SOURCES
 
-__all__ = ["Node", "leaves", "plan_compose", "recoverable_hash", "waves"]
-
 
 @dataclass(frozen=True)
 class Node:

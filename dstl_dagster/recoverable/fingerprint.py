@@ -14,8 +14,6 @@ from dstl_dagster.recoverable.compose import Node, recoverable_hash
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.storage import ObjectStat
 
-__all__ = ["COMMIT_KEY", "Fingerprint", "fingerprint_of", "is_own"]
-
 COMMIT_KEY = "dstl-commit"
 _SIZE_KEY = "dstl-size"
 _CRC32C_KEY = "dstl-crc32c"

@@ -14,18 +14,6 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.names import attempt_half
 from dstl_dagster.settings.gs import GSFileSystemOptions
 
-__all__ = [
-    "TEMPORARY_OBJECT_PREFIX",
-    "GSBlobIdentifier",
-    "attempt_of",
-    "new_component_id",
-    "temporary_blob_identifier",
-    "temporary_bucket_name",
-    "temporary_object_name",
-    "temporary_object_name_with_entropy",
-    "temporary_object_partial_name",
-]
-
 TEMPORARY_OBJECT_PREFIX = ".inprogress"
 
 _VARIANT = 0b10 << 62  # RFC 4122's, in the upper two bits of the lower half

@@ -14,8 +14,6 @@ from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.storage import Generation, ObjectStat, ObjectStore, delete_each, let_settle
 
-__all__ = ["CopiedSource", "Pin", "all_there", "delete_copied", "delete_exactly"]
-
 
 @dataclass(frozen=True)
 class Pin:

@@ -17,8 +17,6 @@ from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blo
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStat
 
-__all__ = ["Component", "GSCommitRecoverable", "GSResumeRecoverable"]
-
 _LONG_MAX = 2**63 - 1
 
 

@@ -17,8 +17,6 @@ from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
 from dstl_dagster.recoverable.identifiers import GSBlobIdentifier
 from dstl_dagster.recoverable.recoverables import GSCommitRecoverable, GSResumeRecoverable
 
-__all__ = ["GSCommitRecoverableSerializer", "GSResumeRecoverableSerializer"]
-
 _VERSION = 0
 _MAX_TEXT_BYTES = 0xFFFF
 

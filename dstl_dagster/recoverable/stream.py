@@ -32,8 +32,6 @@ from dstl_dagster.storage import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["GSRecoverableFsDataOutputStream"]
-
 
 class _OpenComponent:
     """The component being written: its upload, and the size and checksum it must end up with."""

@@ -18,8 +18,6 @@ from dstl_dagster.recoverable.temporary_names import temporary_names
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import Generation, ObjectStat, ObjectStore
 
-__all__ = ["Leftover", "plan_sweep", "sweep"]
-
 _UUID_CHARS = 36
 
 

@@ -21,8 +21,6 @@ from dstl_dagster.recoverable.identifiers import (
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
 
-__all__ = ["TemporaryNames", "temporary_names"]
-
 
 @dataclass(frozen=True)
 class TemporaryNames:

@@ -20,8 +20,6 @@ from dstl_dagster.recoverable.stream import GSRecoverableFsDataOutputStream
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["GSRecoverableWriter"]
-
 
 class GSRecoverableWriter:
     """Writes objects that appear whole, exactly once, and whose writing can resume after a crash. Any thread.

@@ -15,8 +15,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dstl_dagster.errors import InternalError
 from dstl_dagster.format.handles import StreamStateHandle
 
-__all__ = ["LocalChangelogRegistry"]
-
 _logger = logging.getLogger(__name__)
 
 

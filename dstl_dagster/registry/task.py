@@ -16,8 +16,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.handles import StreamStateHandle
 
-__all__ = ["TaskChangelogRegistry"]
-
 _logger = logging.getLogger(__name__)
 
 Discard = Callable[[StreamStateHandle], None]

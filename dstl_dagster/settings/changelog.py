@@ -27,8 +27,6 @@ from dstl_dagster.settings.units import (
     refuse_unknown,
 )
 
-__all__ = ["CHANGELOG_KEYS", "LOCAL_RECOVERY_KEYS", "FsStateChangelogOptions", "LocalRecoveryConfig"]
-
 _MB: Final = 1 << 20
 _OURS: Final = "dstl.dfs."
 _DFS: Final = f"state.changelog.{_OURS}"

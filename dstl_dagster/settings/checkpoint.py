@@ -23,8 +23,6 @@ from dstl_dagster.settings.units import (
     refuse_unknown,
 )
 
-__all__ = ["CHECKPOINT_KEYS", "CheckpointOptions"]
-
 _NUM_RETAINED = ("execution.checkpointing.num-retained",)
 _MIN_AGE = ("dstl.checkpoint.min-age",)
 _READER_GRACE = ("dstl.checkpoint.reader-grace",)

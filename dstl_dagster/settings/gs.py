@@ -26,8 +26,6 @@ from dstl_dagster.settings.units import (
     refuse_unknown,
 )
 
-__all__ = ["CHUNK_SIZE_UNIT_BYTES", "GS_KEYS", "GSFileSystemOptions"]
-
 CHUNK_SIZE_UNIT_BYTES = 256 * 1024
 """The service requires upload chunks to be a multiple of this."""
 

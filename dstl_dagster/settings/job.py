@@ -33,8 +33,6 @@ from dstl_dagster.settings.prices import PRICE_KEYS, StoragePrices
 from dstl_dagster.settings.table import OptionTable
 from dstl_dagster.settings.units import ConfigValue
 
-__all__ = ["ENVIRONMENT_VARIABLE", "JobOptions", "Options", "parse_lines"]
-
 ENVIRONMENT_VARIABLE: Final = "DSTL_OPTIONS"
 _TABLES: Final = (CHECKPOINT_KEYS, PRICE_KEYS, CHANGELOG_KEYS, GS_KEYS, LOCAL_RECOVERY_KEYS)
 _PREFIXES: Final = (

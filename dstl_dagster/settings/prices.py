@@ -22,8 +22,6 @@ from dstl_dagster.settings.units import (
     refuse_unknown,
 )
 
-__all__ = ["PRICE_KEYS", "CostBudget", "StoragePrices"]
-
 _PREFIX: Final = "dstl.prices."
 
 

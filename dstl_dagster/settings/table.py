@@ -15,8 +15,6 @@ from typing import Any
 
 from dstl_dagster.settings.units import ConfigValue, pick
 
-__all__ = ["Option", "OptionTable", "Parse"]
-
 Parse = Callable[[str, ConfigValue], Any]
 """From (key for messages, value given) to the value. Raises: InvalidInputError naming the key."""
 

@@ -13,8 +13,6 @@ from typing import Self
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings.units import ConfigValue, parse_duration, parse_text
 
-__all__ = ["StateTtlConfig"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _DISABLED = "disabled"

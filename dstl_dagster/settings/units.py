@@ -15,20 +15,6 @@ from datetime import timedelta
 
 from dstl_dagster.errors import InvalidInputError
 
-__all__ = [
-    "ConfigValue",
-    "MemorySize",
-    "parse_bool",
-    "parse_duration",
-    "parse_float",
-    "parse_int",
-    "parse_memory_size",
-    "parse_names",
-    "parse_text",
-    "pick",
-    "refuse_unknown",
-]
-
 ConfigValue = object
 """A string as in a configuration file, or a value that already has the right type."""
 

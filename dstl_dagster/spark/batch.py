@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from dstl_dagster.spark.dataframes.file_formats import FileMode
     from dstl_dagster.spark.dataframes.progress import Progress
 
-__all__ = ["CheckpointBatch", "open_batch"]
-
 log = logging.getLogger(__name__)
 
 

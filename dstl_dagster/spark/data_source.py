@@ -45,8 +45,6 @@ from dstl_dagster.spark.source.source import (
 from dstl_dagster.spark.types import spark_schema
 from dstl_dagster.timeline import AsOf
 
-__all__ = ["DstlDataSource", "register"]
-
 
 def register(spark: SparkSession) -> None:
     """Register `format("dstl")` with this session. Idempotent.

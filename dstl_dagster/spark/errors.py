@@ -22,8 +22,6 @@ from typing import Any, Final
 
 from dstl_dagster.errors import DstlError, ErrorKind
 
-__all__ = ["error_in", "raise_as_raised", "raise_refusal", "refusal"]
-
 _REFUSED: Final = "refused"
 _IN_TRACEBACK: Final = re.compile(
     r"\bdstl_dagster(?:\.\w+)+\.(\w+)(?:: (.*\n(?:.*\n)*?)|\n)kind: (\w+)$", re.MULTILINE

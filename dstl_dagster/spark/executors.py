@@ -16,8 +16,6 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["require_package"]
-
 _OTHER_PYTHON: Final = re.compile(r"PYTHON_VERSION_MISMATCH\D*(\d+\.\d+)")
 _NO_PYTHON: Final = re.compile(r"Cannot run program.*")
 _asked: WeakSet[Any] = WeakSet()

@@ -14,8 +14,6 @@ from typing import Final
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import JobOptions
 
-__all__ = ["names_of", "own_and_job_options"]
-
 _OF_A_TABLE = "option."
 """The catalog passes each option of `CREATE TABLE ... OPTIONS` a second time, under this prefix."""
 

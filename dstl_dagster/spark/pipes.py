@@ -30,8 +30,6 @@ from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.spark.dataframes.progress import Progress
 from dstl_dagster.storage import Cost, RunningCost
 
-__all__ = ["ResumedBatch"]
-
 log = logging.getLogger(__name__)
 
 _FINAL: Final = (InvalidInputError, NotFoundError, FormatError, ClosedError, InternalError)

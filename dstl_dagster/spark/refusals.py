@@ -20,8 +20,6 @@ from pyspark.sql import SparkSession
 
 from dstl_dagster.errors import InvalidInputError
 
-__all__ = ["REFUSAL", "refuse_what_cannot_be"]
-
 REFUSAL = (
     'format("dstl") writes micro-batches, and no row of a query with trigger(continuous=...): use '
     'trigger(processingTime="1 second"), or availableNow=True'

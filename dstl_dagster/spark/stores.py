@@ -32,17 +32,6 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "COST",
-    "ReadCost",
-    "cost_of",
-    "counted_store",
-    "open_shared_store",
-    "read_cost_of",
-    "require_shared",
-    "task_store",
-]
-
 COST: Final = "cost"
 """Where an outcome holds what its task cost."""
 

@@ -17,16 +17,6 @@ from pyspark.sql import types as st
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
-__all__ = [
-    "arrow_schema",
-    "exact_column",
-    "is_case_sensitive",
-    "quoted",
-    "selected",
-    "spark_schema",
-    "sql_type",
-]
-
 _ATOMIC: tuple[tuple[type[st.DataType], pa.DataType], ...] = (
     (st.BooleanType, pa.bool_()),
     (st.ByteType, pa.int8()),

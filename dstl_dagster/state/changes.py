@@ -27,17 +27,6 @@ from dstl_dagster.state.schema import StateSchema
 from dstl_dagster.state.text import text_as_bytes
 from dstl_dagster.state.types import has_checked_values, same_fields
 
-__all__ = [
-    "ChangeEncoder",
-    "EncodedChanges",
-    "check_changes",
-    "decode_change",
-    "decode_changes",
-    "delete_flags",
-    "encode_changes",
-    "encoded_pieces",
-]
-
 DEFAULT_CHUNK_BYTES = 32 * 1024 * 1024
 _JOINED_BYTES = 32 * 1024
 """Changes up to this size on average are decoded together: copying them costs less than a call for each."""

@@ -17,8 +17,6 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.settings import parse_names
 from dstl_dagster.state.schema import StateSchema, refuse_alike
 
-__all__ = ["ColumnChanges"]
-
 log = logging.getLogger(__name__)
 
 

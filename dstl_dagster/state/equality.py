@@ -13,8 +13,6 @@ import pyarrow.types as pt
 
 from dstl_dagster.state import pieces
 
-__all__ = ["same_rows", "same_values"]
-
 Flags = npt.NDArray[np.bool_]
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 

@@ -29,8 +29,6 @@ from dstl_dagster.state import pieces
 from dstl_dagster.state.schema import StateSchema
 from dstl_dagster.state.types import same_fields, stored_type, wider_type
 
-__all__ = ["fitted_column", "fitted_rows", "stored_rows"]
-
 _INT64_DIGITS = 19
 _UNSIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
 

@@ -29,8 +29,6 @@ from dstl_dagster.state.pieces import taken
 from dstl_dagster.state.schema import StateSchema
 from dstl_dagster.state.ttl import expired_rows
 
-__all__ = ["FoldedRun", "StateFold", "payloads"]
-
 _RUN_BYTES = 4 * 1024 * 1024
 """Encoded bytes of whole key groups that are decoded and merged together."""
 

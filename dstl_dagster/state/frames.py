@@ -17,8 +17,6 @@ import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
-__all__ = ["as_table"]
-
 _EXPECTED = (
     "a DataFrame of Spark, pandas or Polars, a table, batch, reader or data set of PyArrow, a relation of "
     "DuckDB, or anything else with the Arrow C stream interface"

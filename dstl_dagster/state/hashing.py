@@ -20,8 +20,6 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.state.pieces import cut
 from dstl_dagster.state.schema import StateSchema
 
-__all__ = ["group_of_hashes", "hash_columns", "key_group_of", "key_hashes"]
-
 _SEED = 42
 _LONG_DECIMAL_DIGITS = 18
 """Up to this precision, Spark hashes a decimal as its unscaled long."""

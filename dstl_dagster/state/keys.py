@@ -19,8 +19,6 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.state import pieces
 from dstl_dagster.state.text import python_rows
 
-__all__ = ["key_numbers", "last_occurrences", "occurring", "refuse_repeated_keys", "whole_group_runs"]
-
 _RUN_ROWS = 32 * 1024
 """Rows of a hash table that still fits into the CPU cache: three times faster than one of millions."""
 

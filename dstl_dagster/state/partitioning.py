@@ -10,8 +10,6 @@ from __future__ import annotations
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 
-__all__ = ["range_of_task", "ranges_of_tasks"]
-
 
 def range_of_task(task: int, task_count: int, max_parallelism: int) -> KeyGroupRange:
     """The key groups of one task; never empty.

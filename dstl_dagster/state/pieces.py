@@ -14,8 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["PIECE_BYTES", "cut", "taken"]
-
 PIECE_BYTES: Final = 1 << 30
 """Half of what an array can have, so that headers, padding and other types of the same values fit, too."""
 

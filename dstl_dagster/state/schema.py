@@ -25,20 +25,6 @@ from dstl_dagster.settings import parse_names
 from dstl_dagster.state.text import schema_as_bytes
 from dstl_dagster.state.types import can_be_key, stored_type, wider_type
 
-__all__ = [
-    "DEFAULT_MAX_PARALLELISM",
-    "LARGEST_MAX_PARALLELISM",
-    "RESERVED_PREFIX",
-    "StateSchema",
-    "as_spelled",
-    "refuse_alike",
-    "require_spark_schema",
-    "schema_to_write",
-    "spelled",
-    "update_by_name",
-]
-
-
 DEFAULT_MAX_PARALLELISM = 128
 LARGEST_MAX_PARALLELISM = 2**15
 """Flink's own bound; a key group then fits into 16 bits, where sorting is cheap."""

@@ -24,8 +24,6 @@ import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
 
-__all__ = ["Axis", "ExactValues", "Slice", "TimeSpans"]
-
 Places = npt.NDArray[np.int64]
 _US = pa.timestamp("us")
 

@@ -16,8 +16,6 @@ import pyarrow.types as pt
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
-__all__ = ["RawText", "python_rows", "refuse_raw_text", "schema_as_bytes", "text_as_bytes"]
-
 
 class RawText(bytes):
     """The bytes of text that is not UTF-8; its own class, to tell it from a binary column's value."""

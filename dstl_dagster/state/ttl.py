@@ -21,15 +21,6 @@ from dstl_dagster.state.schema import StateSchema
 if TYPE_CHECKING:
     from dstl_dagster.settings import StateTtlConfig
 
-__all__ = [
-    "PROCESSING_TIME_TYPE",
-    "NewestTime",
-    "expired_rows",
-    "filled_column",
-    "time_column",
-    "ttl_to_write",
-]
-
 PROCESSING_TIME_TYPE = pa.timestamp("us", "UTC")
 """Of a column that the package fills."""
 

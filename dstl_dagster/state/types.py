@@ -16,8 +16,6 @@ import pyarrow.types as pt
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
-__all__ = ["can_be_key", "has_checked_values", "same_fields", "stored_type", "wider_type"]
-
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _FLOATS = (pa.float32(), pa.float64())
 _MAX_DECIMAL_PRECISION = 38

@@ -24,8 +24,6 @@ from dstl_dagster.storage.base import (
 )
 from dstl_dagster.storage.rules import each_deleted
 
-__all__ = ["Check", "component_lookups", "delete_each"]
-
 Check = Callable[[], None]
 _LISTED_COMPONENTS = 16
 """A file with so many components or more is looked up by a listing of their folder."""

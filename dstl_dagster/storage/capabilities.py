@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from dstl_dagster.errors import InvalidInputError
 
-__all__ = ["StoreCapabilities"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StoreCapabilities:

@@ -31,8 +31,6 @@ from dstl_dagster.storage.base import (
 from dstl_dagster.storage.rules import each_deleted
 from dstl_dagster.storage.wrapper import WrapperStore
 
-__all__ = ["Origin", "generation_of_copy"]
-
 
 def generation_of_copy(
     store: ObjectStore, name: str, size_bytes: int | None, crc32c: int | None

@@ -35,8 +35,6 @@ from dstl_dagster.storage.memory_account import (
     private_account,
 )
 
-__all__ = ["MemoryObjectStore", "open_memory"]
-
 # It stands for a bucket: what runs over it takes the same ways as in production.
 _CAPABILITIES = StoreCapabilities(write_summed=True, tells_time=True, batch_deletes=True, short_lists=True)
 

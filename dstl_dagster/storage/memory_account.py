@@ -16,16 +16,6 @@ from weakref import WeakValueDictionary
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.storage.base import ObjectStat
 
-__all__ = [
-    "PAGE_OBJECTS",
-    "SHARED_ACCOUNT",
-    "MemoryAccount",
-    "MemoryBucket",
-    "MemoryObject",
-    "new_account",
-    "private_account",
-]
-
 PAGE_OBJECTS: Final = 1000
 
 

@@ -9,8 +9,6 @@ from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ObjectStore
 from dstl_dagster.storage.rules import check_bucket_name, split_bucket_uri, split_object_uri
 
-__all__ = ["open_store", "require_store_uri", "require_within"]
-
 
 def require_store_uri(uri: str) -> None:
     """Check what `open_store` will be given, where nothing may be opened or requested yet.

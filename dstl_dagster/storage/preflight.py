@@ -30,8 +30,6 @@ from dstl_dagster.storage.base import (
     Source,
 )
 
-__all__ = ["Finding", "Severity", "check_store", "judge_bucket", "lock_option", "probe_store"]
-
 WANTED_PERMISSIONS = (
     "storage.objects.create",
     "storage.objects.delete",

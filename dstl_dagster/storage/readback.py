@@ -32,8 +32,6 @@ from dstl_dagster.storage.base import (
     Precondition,
 )
 
-__all__ = ["WRITER_ID_KEY", "Expected", "Verdict", "judge", "put_own", "write_own"]
-
 WRITER_ID_KEY = "dstl-writer-id"
 """The metadata key of a write's id, which is chosen before the first try and kept by every retry."""
 

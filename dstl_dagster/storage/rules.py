@@ -29,29 +29,6 @@ from dstl_dagster.storage.base import (
     Source,
 )
 
-__all__ = [
-    "MAX_METADATA_BYTES",
-    "MAX_NAME_BYTES",
-    "check_bucket_name",
-    "check_chunk_size",
-    "check_compose",
-    "check_crc32c",
-    "check_delete",
-    "check_delete_all",
-    "check_metadata",
-    "check_name",
-    "check_precondition",
-    "check_prefix",
-    "check_range",
-    "closed_writer",
-    "damaged_upload",
-    "each_deleted",
-    "lost_upload",
-    "missing",
-    "split_bucket_uri",
-    "split_object_uri",
-]
-
 MAX_NAME_BYTES = 1024
 MAX_METADATA_BYTES = 8 * 1024
 

@@ -14,8 +14,6 @@ from typing import Final
 from dstl_dagster.concurrency import read_ahead
 from dstl_dagster.storage.base import ObjectStore
 
-__all__ = ["PART_BYTES", "read_parts"]
-
 PART_BYTES: Final = 8 << 20
 """Of one request."""
 _REQUESTS: Final = 2

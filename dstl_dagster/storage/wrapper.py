@@ -36,8 +36,6 @@ from dstl_dagster.storage.base import (
     TimedStore,
 )
 
-__all__ = ["WrapperRanges", "WrapperReader", "WrapperStore", "WrapperWriter", "unwrapped"]
-
 
 def unwrapped(store: ObjectStore) -> ObjectStore:
     """The store beneath all wrappers."""

@@ -30,8 +30,6 @@ from dstl_dagster.timeline.documents import write_once
 from dstl_dagster.timeline.records import BatchKey
 from dstl_dagster.timeline.view import Ending, Fate, TimelineView
 
-__all__ = ["Archive"]
-
 _KIND = "archived"
 _VERSION = 1
 _REMEMBERED = 10_000

@@ -28,8 +28,6 @@ from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline.missing import missing_job
 from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
 
-__all__ = ["AsOf", "AtLike"]
-
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _SHOWN = re.compile(r"chk-(\d{8,})")  # as the partitions of Dagster's asset are named
 _DATE_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")

@@ -14,8 +14,6 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import JobNames
 from dstl_dagster.timeline.records import BatchKey
 
-__all__ = ["Attempt", "PlannedAttempt", "attempt_id", "is_attempt_of"]
-
 _SHARED_BITS = (1 << 48) - 1
 
 

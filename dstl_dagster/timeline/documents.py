@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, NotFoundError, UnavailableError
 from dstl_dagster.storage import ABSENT, ObjectStore
 
-__all__ = ["in_doubt", "write_once"]
-
 
 def in_doubt(what: str, error: DstlError) -> UnavailableError:
     """The error for a write that failed and is not there: it may still arrive, unless nobody may write."""

@@ -14,8 +14,6 @@ from datetime import datetime, timedelta
 from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ANY, ObjectStore, server_time
 
-__all__ = ["GraceClock"]
-
 
 class GraceClock:
     """Asks for the time once. For a single run of a step; not thread-safe.

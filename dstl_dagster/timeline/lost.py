@@ -21,8 +21,6 @@ from dstl_dagster.storage import ObjectStat, ObjectStore
 from dstl_dagster.timeline.attempt import is_attempt_of
 from dstl_dagster.timeline.view import TimelineView
 
-__all__ = ["hole", "lost", "unexplained", "unexplained_manifests"]
-
 
 def hole(job: str, missing: int, later: int) -> FormatError:
     """The error for a slot that is missing while a later one exists: stop rather than fork history."""

@@ -17,14 +17,6 @@ from dstl_dagster.storage import ObjectStore, ShortListingStore
 from dstl_dagster.timeline.records import TimelineRecord
 from dstl_dagster.timeline.timeline import Timeline
 
-__all__ = [
-    "gone_checkpoint",
-    "job_names",
-    "missing_job",
-    "missing_object",
-    "refuse_renamed",
-]
-
 _AFTER_SLASH = "0"
 """The character after `/`: no name of a folder's lies between."""
 

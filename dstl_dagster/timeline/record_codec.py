@@ -33,15 +33,6 @@ from dstl_dagster.timeline.records import (
     TimelineRecord,
 )
 
-__all__ = [
-    "copy_in_metadata",
-    "copy_of_record",
-    "decode_record",
-    "encode_record",
-    "record_from_plain",
-    "record_to_plain",
-]
-
 _KIND = "record"
 _VERSION = 1
 _KINDS: dict[str, type[TimelineRecord]] = {

@@ -20,27 +20,6 @@ from typing import Any, ClassVar
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.storage import Origin
 
-__all__ = [
-    "Aborted",
-    "BatchKey",
-    "BatchKeyLike",
-    "BlockedFile",
-    "Committed",
-    "Completed",
-    "Fenced",
-    "FinalFile",
-    "Opened",
-    "Released",
-    "Resolution",
-    "Resolved",
-    "Restored",
-    "Savepoint",
-    "Snapshot",
-    "Subsumed",
-    "TimelineRecord",
-    "timeline_id_of",
-]
-
 _NO_ID = uuid.UUID(int=0)
 _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 

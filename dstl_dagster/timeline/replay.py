@@ -30,8 +30,6 @@ from dstl_dagster.timeline.records import (
 from dstl_dagster.timeline.snapshot import KnownEntries, kept_of, view_from_plain
 from dstl_dagster.timeline.view import CheckpointEntry, Ending, Fate, Retraction, TimelineView
 
-__all__ = ["next_view"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

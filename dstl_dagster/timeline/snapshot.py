@@ -19,8 +19,6 @@ from dstl_dagster.timeline.record_codec import record_from_plain, record_to_plai
 from dstl_dagster.timeline.records import Committed, Completed, Opened, Resolved, Subsumed, TimelineRecord
 from dstl_dagster.timeline.view import CheckpointEntry, Retraction, TimelineView
 
-__all__ = ["KnownEntries", "kept_of", "view_from_plain", "view_to_plain"]
-
 R = TypeVar("R", bound=TimelineRecord)
 
 

@@ -35,8 +35,6 @@ from dstl_dagster.timeline.lost import hole, lost
 from dstl_dagster.timeline.record_codec import copy_of_record, decode_record
 from dstl_dagster.timeline.records import Snapshot, TimelineRecord, timeline_id_of
 
-__all__ = ["Beginning", "TailReader"]
-
 log = logging.getLogger(__name__)
 
 _KIND = "hint"

@@ -64,8 +64,6 @@ from dstl_dagster.timeline.snapshot import KnownEntries, view_to_plain
 from dstl_dagster.timeline.tail import Beginning, TailReader
 from dstl_dagster.timeline.view import TimelineView
 
-__all__ = ["DROP_WAIT_SECONDS", "Timeline"]
-
 _MAX_ROUNDS = 1_000
 """After losing this many slots in a row, something other than contention is wrong."""
 _LEAST_INTERVAL = 8

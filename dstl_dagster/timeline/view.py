@@ -20,16 +20,6 @@ from typing import Protocol
 from dstl_dagster.format.names import attempt_half
 from dstl_dagster.timeline.records import BatchKey, Committed, Completed, Opened, Resolved, Subsumed
 
-__all__ = [
-    "ArchivedFacts",
-    "CheckpointEntry",
-    "EmptyArchive",
-    "Ending",
-    "Fate",
-    "Retraction",
-    "TimelineView",
-]
-
 
 class Ending(StrEnum):
     """How an attempt ended for good. All but `SUBSUMED` happen before step 5."""

@@ -16,8 +16,6 @@ from typing import Protocol
 
 from dstl_dagster.errors import ClosedError, InternalError, InvalidInputError
 
-__all__ = ["ALWAYS_AVAILABLE", "Availability", "UploadThrottle"]
-
 
 class Availability(Protocol):
     """Whether more can be uploaded without blocking."""

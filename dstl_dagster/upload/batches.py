@@ -17,8 +17,6 @@ from dstl_dagster.upload.early import BeginFile, EarlyFile
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 from dstl_dagster.upload.uploader import StateChangeUploader
 
-__all__ = ["Batch", "BatchAction", "BatchQueue", "complete_all", "fail_all"]
-
 _logger = logging.getLogger(__name__)
 
 

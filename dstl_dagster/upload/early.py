@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from dstl_dagster.upload.file_upload import FileUpload
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 
-__all__ = ["BeginFile", "EarlyFile"]
-
 _logger = logging.getLogger(__name__)
 
 BeginFile = Callable[[Callable[[], bool]], FileUpload]

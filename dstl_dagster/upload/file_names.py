@@ -17,8 +17,6 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.names import validated_job
 from dstl_dagster.settings.changelog import LocalRecoveryConfig
 
-__all__ = ["changelog_folder", "job_id_text", "local_changelog_directory"]
-
 _HEX = re.compile(r"[0-9a-fA-F]{32}")
 
 

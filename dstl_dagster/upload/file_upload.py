@@ -19,8 +19,6 @@ from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink, Piece
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 
-__all__ = ["FileTracker", "FileUpload"]
-
 
 class FileTracker(Protocol):
     """Learns of the files an uploader writes. Any thread."""

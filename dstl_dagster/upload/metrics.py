@@ -24,8 +24,6 @@ from dstl_dagster.metrics import NO_METRICS, Measurement, MeasurementKind, Metri
 from dstl_dagster.upload.racing import AttemptCounts
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 
-__all__ = ["PREFIX", "UploadMetrics"]
-
 PREFIX = "ChangelogStorage."
 
 

@@ -29,8 +29,6 @@ from dstl_dagster.errors import (
 from dstl_dagster.storage import RetryPolicy
 from dstl_dagster.upload.timers import Timer
 
-__all__ = ["AttemptCounts", "RetriableAction", "RetryingExecutor", "retry_delay_seconds"]
-
 _logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")

@@ -38,15 +38,6 @@ from dstl_dagster.upload.uploader import (
     UploaderSettings,
 )
 
-__all__ = [
-    "BatchingStateChangeUploadScheduler",
-    "StateChangeUploadScheduler",
-    "UploadPolicy",
-    "UploadScheduler",
-    "direct_scheduler",
-    "scheduler_from_config",
-]
-
 
 class StateChangeUploadScheduler(Protocol):
     """Takes tasks and sees to it that each ends: completed or failed, exactly once."""

@@ -26,8 +26,6 @@ from dstl_dagster.storage import (
     write_own,
 )
 
-__all__ = ["LocalCopySink", "ObjectSink", "Piece"]
-
 _logger = logging.getLogger(__name__)
 
 _CHUNK_STEP_BYTES: Final = 256 * 1024

@@ -20,8 +20,6 @@ from dstl_dagster.format.handles import LocalStateHandle, StreamStateHandle
 from dstl_dagster.format.sequence import SequenceNumber
 from dstl_dagster.storage import ANY, Generation, ObjectStore
 
-__all__ = ["UploadResult", "UploadTask", "UploadTasksResult"]
-
 _logger = logging.getLogger(__name__)
 
 

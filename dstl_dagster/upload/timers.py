@@ -15,8 +15,6 @@ from typing import Protocol
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ClosedError, UnavailableError
 
-__all__ = ["ThreadTimer", "Timer"]
-
 _logger = logging.getLogger(__name__)
 
 Cancel = Callable[[], None]

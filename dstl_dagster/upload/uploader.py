@@ -25,13 +25,6 @@ from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 
-__all__ = [
-    "DuplicatingStateChangeFsUploader",
-    "StateChangeFsUploader",
-    "StateChangeUploader",
-    "UploaderSettings",
-]
-
 
 class StateChangeUploader(Protocol):
     """Uploads tasks: what a scheduler calls. Users may bring their own."""

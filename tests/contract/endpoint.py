@@ -19,8 +19,6 @@ import requests
 
 from dstl_dagster.testing.gcs_server import GCSServer
 
-__all__ = ["Endpoint", "endpoint_from"]
-
 _BUCKET = "protocol"
 
 

@@ -27,8 +27,6 @@ from dstl_dagster.timeline.record_codec import encode_record
 from dstl_dagster.timeline.snapshot import view_to_plain
 from dstl_dagster.timeline.tail import TailReader
 
-__all__ = ["LongTimeline"]
-
 JOB = "days"
 NAMES = JobNames(JOB, f"{1:016x}")
 MADE_AT = datetime(2024, 1, 1, tzinfo=UTC)

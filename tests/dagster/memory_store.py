@@ -8,8 +8,6 @@ import dagster as dg
 
 import dstl_dagster as dstl
 
-__all__ = ["MemoryStore"]
-
 
 class MemoryStore:
     """`resources` stand beside `changelog` in every run."""

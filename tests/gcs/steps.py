@@ -5,8 +5,6 @@ from __future__ import annotations
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, load_report
 from dstl_dagster.spark import CheckpointBatch
 
-__all__ = ["complete"]
-
 
 def complete(coordinator: CheckpointCoordinator, batch: CheckpointBatch) -> Checkpoint:
     """Steps 4 to 6."""

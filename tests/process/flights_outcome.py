@@ -15,8 +15,6 @@ from dstl_dagster.keyed import KeyedState
 from dstl_dagster.storage import open_store
 from dstl_flights.assets import JOB
 
-__all__ = ["Outcome", "leftovers", "outcome_of", "scratch_left", "temporary_folder"]
-
 
 @dataclass(frozen=True)
 class Outcome:

@@ -19,8 +19,6 @@ from pathlib import Path
 import dagster as dg
 from flights_outcome import temporary_folder
 
-__all__ = ["POLL_SECONDS", "StepSpan", "Worker", "java_below"]
-
 POLL_SECONDS = 0.02
 _PATIENCE_SECONDS = 240.0
 _ORPHAN_SECONDS = 30.0

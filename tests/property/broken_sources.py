@@ -18,8 +18,6 @@ from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.source.source import states_between
 from dstl_dagster.spark.streaming import following
 
-__all__ = ["AnyColumnsFit", "AnyOffsetFits", "NotPinned", "WithoutTheFirst"]
-
 
 class AnyOffsetFits(DstlDataSource):
     """A checkpointLocation of another operator or timeline is taken for its own."""

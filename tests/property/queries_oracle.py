@@ -9,8 +9,6 @@ from dstl_dagster.keyed import KeyedState
 from dstl_dagster.spark.streaming.micro_batches import POSITION
 from tests.property.queries_world import JOB, RIGHT, World, line, rows_of
 
-__all__ = ["faults"]
-
 OF_A_RACE = {"attempt_open", "moved", "fenced", "unavailable"}
 """Kinds that a query or a run may meet which shares the job with another writer, or whose requests fail."""
 OF_A_WRONG_QUERY = OF_A_RACE | {"other_query"}

@@ -38,8 +38,6 @@ from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import ColumnChanges, StateSchema
 from dstl_dagster.storage import MemoryObjectStore
 
-__all__ = ["Wrong", "live"]
-
 STEPS = 30
 KEY_GROUPS = 7
 OPERATORS = ("busy", "rare")

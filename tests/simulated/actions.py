@@ -32,27 +32,6 @@ from tests.simulated.oracle import JOB, read_ledger
 from tests.simulated.process import OWNER, Action, Notes, Process
 from tests.simulated.world import BrokenPromiseError, ids_of
 
-__all__ = [
-    "Base",
-    "Compacted",
-    "SubsumedCheckpointError",
-    "abort",
-    "append",
-    "checkpoint_of",
-    "clean_up",
-    "compose_commit",
-    "confirm",
-    "one_after_another",
-    "record",
-    "release",
-    "resolve",
-    "restore",
-    "rows_of",
-    "savepoint",
-    "state_read",
-    "whole_batch",
-]
-
 
 class SubsumedCheckpointError(NotFoundError):
     """A restore to a checkpoint that has been subsumed: no retry can succeed."""

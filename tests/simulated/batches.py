@@ -10,21 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-__all__ = [
-    "FILES",
-    "KEY_GROUPS",
-    "LAST",
-    "OPERATORS",
-    "changes_of",
-    "file_bytes",
-    "file_name",
-    "file_parts",
-    "group_of",
-    "key_of",
-    "number_of",
-    "state_of",
-]
-
 FILES = {"a": 2, "b": 1}
 """The files of each batch, and how many components each has."""
 OPERATORS = ("rare", "totals")

@@ -16,15 +16,6 @@ from tests.simulated.oracle import FOREIGN, JOB, read_ledger
 from tests.simulated.process import Action, Notes, Process
 from tests.simulated.world import BrokenPromiseError
 
-__all__ = [
-    "put_foreign",
-    "read",
-    "remove_foreign",
-    "take_files",
-    "twins_of_components",
-    "wait_out_grace",
-]
-
 
 def put_foreign(batch: int, file: str) -> Action:
     """A foreign object is put at a file's final name."""

@@ -27,18 +27,6 @@ from tests.simulated.rivals import Rivals
 from tests.simulated.sweep import Simulation
 from tests.simulated.world import BrokenPromiseError
 
-__all__ = [
-    "Failure",
-    "Tally",
-    "play_duel",
-    "play_duels",
-    "play_point",
-    "play_seed",
-    "play_seeds",
-    "replayed",
-    "sweep",
-]
-
 _BLOCK = 1_000
 _RIVALS = 5
 _STORMS = 10

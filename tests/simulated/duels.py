@@ -16,8 +16,6 @@ from tests.simulated.points import Duel
 from tests.simulated.process import OWNER, Action, Notes, Process, Setting
 from tests.simulated.sweep import Simulation
 
-__all__ = ["DUELS", "duels_of"]
-
 _ONE = Setting(num_retained=1)
 _BUCKET = Setting(num_retained=1, temporary_bucket="temporary")
 _GRACE = Setting(num_retained=1, reader_grace=timedelta(hours=1))

@@ -11,8 +11,6 @@ from tests.simulated import actions, batches, bystanders
 from tests.simulated.oracle import judge, read_ledger
 from tests.simulated.process import Notes, Process
 
-__all__ = ["end_and_judge"]
-
 _NOTHING: Notes = {"attempt": None}
 
 

@@ -17,8 +17,6 @@ from tests.simulated.histories import History, Script
 from tests.simulated.process import Setting
 from tests.simulated.sweep import REFUSALS, Simulation
 
-__all__ = ["generated"]
-
 _NO_GRACE = timedelta(0)
 _HOUR = timedelta(hours=1)
 

@@ -11,8 +11,6 @@ from datetime import timedelta
 from tests.simulated import actions, bystanders
 from tests.simulated.process import OWNER, Action, Setting
 
-__all__ = ["HISTORIES", "History", "Script", "Step"]
-
 _HOUR = timedelta(hours=1)
 
 

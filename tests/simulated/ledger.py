@@ -11,8 +11,6 @@ import uuid
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["Ledger", "document", "half_of"]
-
 Record = dict[str, Any]
 
 

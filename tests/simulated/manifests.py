@@ -15,8 +15,6 @@ from tests.simulated.batches import group_of
 from tests.simulated.ledger import document
 from tests.simulated.world import World
 
-__all__ = ["needed_by", "state_in"]
-
 _Handle = tuple[list[str], int, int]
 """The names of its files, and its key groups, both inclusive."""
 

@@ -25,8 +25,6 @@ from tests.simulated.ledger import Ledger, document, half_of
 from tests.simulated.manifests import needed_by, state_in
 from tests.simulated.world import BUCKET, World
 
-__all__ = ["FOREIGN", "JOB", "Watch", "judge", "read_ledger"]
-
 JOB = "sim"
 ROOT = f"dstl/{JOB}/"
 FOREIGN = b"somebody else's"

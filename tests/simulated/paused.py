@@ -9,8 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["Paused"]
-
 
 class Paused:
     """Runs `act` at once, up to its request number `at` (from 0).

@@ -10,8 +10,6 @@ from enum import StrEnum
 
 from dstl_dagster.testing.fault_schedules import Fault
 
-__all__ = ["FAULTS", "SOON", "Duel", "Harm", "Point", "harms_of"]
-
 
 class Harm(StrEnum):
     """What goes wrong with one request, and when what is still in flight arrives."""

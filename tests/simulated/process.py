@@ -18,8 +18,6 @@ from dstl_dagster.testing.fault_store import FaultStore
 from tests.simulated.oracle import JOB
 from tests.simulated.world import World, ids_of
 
-__all__ = ["DELAY_SECONDS", "OWNER", "Action", "Notes", "Process", "Setting", "Trace"]
-
 OWNER = "run"
 DELAY_SECONDS = 7_200.0
 """How long a delayed request takes: longer than any grace time of the simulation."""

@@ -20,8 +20,6 @@ from tests.simulated.sweep import REFUSALS
 from tests.simulated.turns import Turns
 from tests.simulated.world import BrokenPromiseError, World
 
-__all__ = ["Rivals"]
-
 _FAULTS = (
     Fault.CRASH_BEFORE,
     Fault.CRASH_AFTER,

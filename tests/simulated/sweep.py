@@ -24,8 +24,6 @@ from tests.simulated.points import FAULTS, SOON, Duel, Harm, Point, harms_of
 from tests.simulated.process import Action, Notes, Process, Trace
 from tests.simulated.world import BrokenPromiseError, Saved, World, fingerprint
 
-__all__ = ["REFUSALS", "Simulation"]
-
 REFUSALS = (ConflictError, FencedError, NotFoundError, UnavailableError)
 """Errors that a process may get. Any other (a gap in the timeline, unreadable bytes) is a defect."""
 _TRIES = 6

@@ -10,8 +10,6 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 
-__all__ = ["Turns"]
-
 _KEEPS = 0.6
 _FALLS_ASLEEP = 0.02
 _LONGEST_SLEEP = 250

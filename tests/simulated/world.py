@@ -17,8 +17,6 @@ from typing import Any, Protocol
 from dstl_dagster.storage import MemoryObjectStore, ObjectStat, ObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
-__all__ = ["BUCKET", "BrokenPromiseError", "Saved", "Watcher", "World", "fingerprint", "ids_of"]
-
 BUCKET = "memory"
 
 

@@ -32,8 +32,6 @@ from dstl_dagster.errors import DstlError
 from dstl_dagster.storage import Buffer, FileRanges
 from dstl_dagster.upload import ThreadTimer, Timer
 
-__all__ = ["DiskCache"]
-
 _logger = logging.getLogger(__name__)
 
 _MOST_FILES: Final = 4096

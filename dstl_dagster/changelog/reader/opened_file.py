@@ -18,8 +18,6 @@ from dstl_dagster.format.changelog_file import ChangelogFileReader, ReadFooter
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.storage import RangeReader
 
-__all__ = ["OpenedFile", "begin_remote"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -28,8 +28,6 @@ from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.storage import ObjectStore, RangeReader, read_parts
 
-__all__ = ["ReadCache", "process_cache"]
-
 _MEMORY_BYTES: Final = 64 << 20
 _LARGEST: Final = 8
 """Nothing takes more than this part of the memory."""

@@ -18,22 +18,6 @@ from typing import Final, NamedTuple
 from dstl_dagster.format.handles import ChangelogStateHandle, StreamStateHandle
 from dstl_dagster.format.key_groups import KeyGroupRange
 
-__all__ = [
-    "END_BYTES",
-    "GAP_BYTES",
-    "REQUEST_BYTES",
-    "THREADS",
-    "WHOLE_FILE_BYTES",
-    "FileRead",
-    "HandleRead",
-    "SetUse",
-    "Span",
-    "files_of",
-    "joined",
-    "opening",
-    "opening_bytes",
-]
-
 WHOLE_FILE_BYTES: Final = 8 << 20
 """Up to this size one request fetches the file: 8 MiB take about two round trips to transfer, and a file's
 end, the layouts and the change sets take three."""

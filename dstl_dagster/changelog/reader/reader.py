@@ -43,8 +43,6 @@ from dstl_dagster.format.handles import (
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.storage import FileRanges, ObjectStore, RangeReader
 
-__all__ = ["ChangelogReader"]
-
 _MAX_BATCH_BYTES: Final = 1 << 30
 _ROWS_AT_A_TIME: Final = 4096
 

@@ -19,8 +19,6 @@ from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage import ObjectStore, RangeReader, generation_of_copy, open_ranges
 
-__all__ = ["Ranges", "StoreSource", "bound_again"]
-
 Octets = bytes | memoryview
 _T = TypeVar("_T")
 

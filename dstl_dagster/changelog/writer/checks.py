@@ -12,15 +12,6 @@ from dstl_dagster.errors import DstlError, ErrorKind, InternalError, InvalidInpu
 from dstl_dagster.format.changes import MAX_CHANGE_BYTES, checked_change
 from dstl_dagster.format.sequence import SequenceNumber
 
-__all__ = [
-    "as_dstl_error",
-    "check_checkpoint_id",
-    "check_persisted_from",
-    "check_position",
-    "checked_key_group",
-    "checked_value",
-]
-
 
 def check_checkpoint_id(checkpoint_id: object) -> None:
     """InvalidInputError unless it is a checkpoint id."""

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 from dstl_dagster.changelog.writer.mailbox import MailboxExecutor, TaskMailbox
 from dstl_dagster.errors import InvalidInputError
 
-__all__ = ["MailboxFuture"]
-
 _logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")

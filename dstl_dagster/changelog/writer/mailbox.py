@@ -20,8 +20,6 @@ from dstl_dagster.errors import InvalidInputError
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-__all__ = ["MailboxExecutor", "TaskMailbox"]
-
 
 class MailboxExecutor(Protocol):
     """Something that runs commands on one thread, in order."""

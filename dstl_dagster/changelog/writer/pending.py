@@ -20,8 +20,6 @@ from dstl_dagster.format.changes import (
 )
 from dstl_dagster.format.key_groups import KeyGroupRange
 
-__all__ = ["SMALLEST_PIECE_BYTES", "PendingChanges", "checked_columns", "cut_by_size"]
-
 SMALLEST_PIECE_BYTES: Final = 16 << 20
 """Of a batch: each piece becomes a change set, often a file. Cut at 5 MB, a million changes of 1,000 B took
 1.3 times as long."""

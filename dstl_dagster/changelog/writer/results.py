@@ -22,8 +22,6 @@ from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.upload import UploadResult
 
-__all__ = ["Arrival", "Inbox", "OwnedFiles", "PersistCompletion", "snapshot_of"]
-
 _logger = logging.getLogger(__name__)
 
 Arrival = tuple[int | None, list[UploadResult]] | tuple[list[SequenceNumber], BaseException]

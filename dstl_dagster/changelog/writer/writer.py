@@ -52,8 +52,6 @@ from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings.changelog import LocalRecoveryConfig
 from dstl_dagster.upload import StateChangeUploadScheduler, UploadResult, UploadTask
 
-__all__ = ["FsStateChangelogWriter"]
-
 _logger = logging.getLogger(__name__)
 
 _INITIAL = SequenceNumber(0)

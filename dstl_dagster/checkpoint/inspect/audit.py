@@ -26,8 +26,6 @@ from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ObjectStat, ObjectStore
 from dstl_dagster.timeline import Opened, TimelineView, missing_job, refuse_renamed, unexplained
 
-__all__ = ["Audit", "Damage", "audit"]
-
 log = logging.getLogger(__name__)
 _FEW = 8
 """So many objects are looked up one by one, concurrently: a listing may have more pages than that."""

@@ -19,8 +19,6 @@ from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.state import StateSchema, check_changes
 from dstl_dagster.storage import ObjectStore
 
-__all__ = ["change_checks"]
-
 
 @contextmanager
 def change_checks(

@@ -19,16 +19,6 @@ from dstl_dagster.storage import ObjectStore, read_parts
 if TYPE_CHECKING:
     from dstl_dagster.changelog import ReadCache
 
-__all__ = [
-    "Expected",
-    "FileChecks",
-    "Findings",
-    "Problem",
-    "check_object",
-    "is_as_expected",
-    "raise_unless_damage",
-]
-
 _SMALL_BYTES = 8 << 20
 """Up to this size an object is read whole, by one request."""
 

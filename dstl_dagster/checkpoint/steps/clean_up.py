@@ -51,8 +51,6 @@ from dstl_dagster.timeline import (
     decisions,
 )
 
-__all__ = ["CleanUp", "clean_up", "collect_garbage", "components_of"]
-
 log = logging.getLogger(__name__)
 _THREADS_NAME = "dstl-clean-up"
 _PAGE_OBJECTS = 1_000

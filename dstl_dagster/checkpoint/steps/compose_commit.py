@@ -34,8 +34,6 @@ from dstl_dagster.recoverable import (
 from dstl_dagster.storage import Generation, ObjectStore, RunningCost, cost_note
 from dstl_dagster.timeline import Attempt, BlockedFile, Committed, Resolution, Resolved, decisions
 
-__all__ = ["SUCCESS_FILE", "compose_commit", "publish"]
-
 log = logging.getLogger(__name__)
 _AS_RESOLVED: Copied = lambda: True  # noqa: E731 - a person has seen whatever has another generation
 Progress = Callable[[int, int], None]

@@ -15,8 +15,6 @@ from dstl_dagster.recoverable import recoverable_hash
 from dstl_dagster.storage import Origin, cost_note
 from dstl_dagster.timeline import Attempt, Completed, FinalFile, TimelineView, decisions
 
-__all__ = ["confirm"]
-
 log = logging.getLogger(__name__)
 
 

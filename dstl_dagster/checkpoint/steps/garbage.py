@@ -30,16 +30,6 @@ from dstl_dagster.format.names import attempt_half, attempt_of_component
 from dstl_dagster.storage import ObjectStat
 from dstl_dagster.timeline import CheckpointEntry, Ending, Fate, TimelineView
 
-__all__ = [
-    "AttemptFates",
-    "Deciding",
-    "Garbage",
-    "deciding",
-    "halves_to_look_up",
-    "plan_garbage",
-    "unsettled",
-]
-
 
 @dataclass(frozen=True)
 class Garbage:

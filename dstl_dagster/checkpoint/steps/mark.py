@@ -28,8 +28,6 @@ from dstl_dagster.errors import DstlError
 from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ANY, ObjectStat, ObjectStore
 
-__all__ = ["CleanUpMark", "Marks", "roots_digest"]
-
 log = logging.getLogger(__name__)
 _ONE_UPDATE = timedelta(seconds=2)
 """A bucket refuses a second change of one object within a second, so no mark is replaced that soon."""

@@ -19,8 +19,6 @@ from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSRecoverableW
 from dstl_dagster.storage import Check, ObjectStat, ObjectStore, component_lookups
 from dstl_dagster.timeline import Attempt
 
-__all__ = ["checked_report", "with_a_component_each"]
-
 
 def checked_report(
     job: Job,

@@ -38,8 +38,6 @@ from dstl_dagster.keyed import (
 from dstl_dagster.storage import OWN_RECORD, RECORD, CheckpointCost, RunningCost
 from dstl_dagster.timeline import Attempt, decisions
 
-__all__ = ["build_manifest", "record"]
-
 log = logging.getLogger(__name__)
 
 

@@ -26,8 +26,6 @@ from dstl_dagster.recoverable import GSBlobIdentifier
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import CheckpointEntry, GraceClock, TimelineView
 
-__all__ = ["References", "Written", "needed_checkpoints", "roots_of"]
-
 log = logging.getLogger(__name__)
 
 Written = tuple[int | None, int | None]

@@ -29,8 +29,6 @@ from dstl_dagster.timeline import (
     decisions,
 )
 
-__all__ = ["UNPINNED", "abort", "begin", "identified", "open_attempt", "plan", "require_fit", "trigger"]
-
 Check = Callable[[Checkpoint | None], None]
 UNPINNED: Final = object()
 """In place of a parent: whichever is the last checkpoint."""

@@ -26,8 +26,6 @@ from dstl_dagster.recoverable import is_own, retract_file
 from dstl_dagster.storage import Generation, ObjectStore
 from dstl_dagster.timeline import Completed, FinalFile, Retraction, refuse_renamed
 
-__all__ = ["finish", "finish_resolutions", "retract", "when_finished"]
-
 log = logging.getLogger(__name__)
 _MAX_ROUNDS = 100
 R = TypeVar("R")

@@ -17,8 +17,6 @@ from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import AssetRole, JobAssets
 from dstl_dagster.orchestration.tags import TAG_ASSET, TAG_JOB
 
-__all__ = ["argument", "deps_in", "require_changelog", "require_known", "state_key", "state_tags"]
-
 
 @contextmanager
 def argument(name: str) -> Iterator[None]:

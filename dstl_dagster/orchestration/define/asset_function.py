@@ -20,8 +20,6 @@ import dagster as dg
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 
-__all__ = ["BATCH", "CHANGELOG", "AssetFunction"]
-
 BATCH: Final = "batch"
 CHANGELOG: Final = "changelog"
 _CONTEXT: Final = ("context", "_context", "context_", "_")

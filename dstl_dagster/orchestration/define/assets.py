@@ -29,8 +29,6 @@ from dstl_dagster.orchestration.partition_order import previous_partition
 from dstl_dagster.orchestration.tags import OPERATOR, TAG_ASSET, TAG_JOB
 from dstl_dagster.settings import parse_names
 
-__all__ = ["build_state_asset", "checkpoint_asset_specs"]
-
 _AFTER = "after"
 _TAKEN: Final = frozenset(
     [

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     from dstl_dagster.settings import StateTtlConfig
 
-__all__ = ["REFUSED_ARGUMENTS", "checkpointed_asset"]
-
 REFUSED_ARGUMENTS: Final[Mapping[str, str]] = {
     "dagster_type": "the columns of the state have types: say them in `schema`, or by the first rows",
     "output_required": "a run whose batch a checkpoint holds materializes nothing by itself",

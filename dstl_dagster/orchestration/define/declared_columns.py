@@ -27,8 +27,6 @@ from dstl_dagster.state import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["require_fitting"]
-
 _NESTED: Final = pa.struct([("value", pa.string())])
 """Stands for what is neither a key nor a time."""
 _TYPES: Final[Mapping[str, pa.DataType]] = {

@@ -46,8 +46,6 @@ from dstl_dagster.timeline import BatchKey
 if TYPE_CHECKING:
     from dstl_dagster.keyed import Scope, StateScan
 
-__all__ = ["KeyedStateIOManager"]
-
 _HANDED_ON: Final = "dstl/handed on"
 
 

@@ -11,8 +11,6 @@ from dstl_dagster.orchestration.define.ops import build_steps
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.keys import dagster_name
 
-__all__ = ["build_checkpoint_job"]
-
 
 def build_checkpoint_job(
     name: str,

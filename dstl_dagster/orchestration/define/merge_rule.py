@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from dstl_dagster.settings import StateTtlConfig
 
-__all__ = ["MergeRule", "is_spark_rows"]
-
 _Written = TypeVar("_Written")
 
 

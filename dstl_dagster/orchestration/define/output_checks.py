@@ -19,9 +19,6 @@ import dagster as dg
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.define.targets import Target
 
-__all__ = ["OutputChecks"]
-
-
 _OTHERS = frozenset({"dstl/job", "dstl/operator"})
 """Metadata that an asset has as well which writes its state itself, and hands no rows to an IO manager."""
 

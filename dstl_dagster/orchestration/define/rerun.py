@@ -15,8 +15,6 @@ from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.orchestration.tags import TAG_FAIL_IF_APPLIED
 from dstl_dagster.timeline import Attempt
 
-__all__ = ["Rerun", "execution_of", "require_replaceable"]
-
 _RESUMED = ("dagster/is_resume_retry", "dagster/is_asset_resume_retry")
 
 

@@ -19,8 +19,6 @@ from dstl_dagster.format import counted
 if TYPE_CHECKING:
     from dstl_dagster.state import Axis, Slice
 
-__all__ = ["PartitionColumns", "in_words"]
-
 _ONLY: Final = ""
 """The name of the dimension of a definition that has one."""
 

@@ -22,8 +22,6 @@ from dstl_dagster.orchestration.define.table import PartitionColumns
 from dstl_dagster.orchestration.definitions import step_of
 from dstl_dagster.settings import StateTtlConfig, parse_names
 
-__all__ = ["Target"]
-
 _PREFIX: Final = "dstl/"
 _KNOWN: Final = ("keys", "update", "schema", "delete", "job", "operator", "ttl", "ttl_column", "rerun")
 _PARTITION_EXPR: Final = "partition_expr"

@@ -26,8 +26,6 @@ from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.tags import TAG_ALREADY_IN, TAG_CHECKPOINT, TAG_FAIL_IF_APPLIED
 from dstl_dagster.timeline import BatchKey
 
-__all__ = ["observe_if_unchanged", "repeated_checks", "tell_applied"]
-
 _BACKFILL = "dagster/backfill"
 _NEWEST_EVENTS = 25
 

@@ -13,8 +13,6 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.orchestration.inject.opening import is_called_directly
 
-__all__ = ["SparkLog", "log_application", "log_opened", "log_persisted"]
-
 _LINES = 20
 _EVERY_SECONDS: Final = 10.0
 

@@ -20,8 +20,6 @@ from dstl_dagster.orchestration.report.steps import (
 )
 from dstl_dagster.orchestration.tags import TAG_STEP
 
-__all__ = ["complete", "is_completed_later"]
-
 _FIRST_LATER = ("4", "4-7")
 
 

@@ -16,8 +16,6 @@ from dstl_dagster.settings import JobOptions
 if TYPE_CHECKING:
     from dstl_dagster.spark import CheckpointBatch
 
-__all__ = ["OpAttempt"]
-
 
 @dataclass(frozen=True)
 class OpAttempt:

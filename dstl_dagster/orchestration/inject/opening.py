@@ -30,16 +30,6 @@ from dstl_dagster.orchestration.report.steps import Step, show_again
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.timeline import BatchKey
 
-__all__ = [
-    "BatchRequest",
-    "Check",
-    "is_called_directly",
-    "op_context_of",
-    "refusing",
-    "request_batch",
-    "step_key",
-]
-
 T = TypeVar("T")
 Check = Callable[[Checkpoint | None], None]
 """Gets the last completed checkpoint, or `None`, before the attempt is opened; raises to refuse the batch."""

@@ -23,8 +23,6 @@ from dstl_dagster.orchestration.inject.batch_log import log_opened, log_persiste
 from dstl_dagster.orchestration.inject.opening import BatchRequest, refusing
 from dstl_dagster.pipes import HandedBatch
 
-__all__ = ["PipesBatch", "open_elsewhere"]
-
 
 class PipesBatch:
     """An open batch that another process writes.

@@ -14,8 +14,6 @@ import dagster as dg
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import Finding, ObjectStore, Severity, check_store, open_store
 
-__all__ = ["log_bucket_findings"]
-
 # A service that does not answer must not hold up the run: the first step retries for longer.
 _IMPATIENT = GSFileSystemOptions(retry_max_attempt=1, http_connect_timeout=5_000, http_read_timeout=10_000)
 

@@ -19,8 +19,6 @@ from dstl_dagster.orchestration.definitions import asset_source, code_location
 from dstl_dagster.orchestration.tags import TAG_IGNORE_UNCLAIMED
 from dstl_dagster.orchestration.timeline_check import shown_job
 
-__all__ = ["refuse_new_name"]
-
 
 def refuse_new_name(
     context: Any, run: dg.DagsterRun, coordinator: CheckpointCoordinator, claim: Claim, keys: Sequence[str]

@@ -51,15 +51,6 @@ if TYPE_CHECKING:
     from dstl_dagster.keyed import StateScan
     from dstl_dagster.spark import CheckpointBatch
 
-__all__ = [
-    "ChangelogStorageResource",
-    "RecoverableWriterResource",
-    "SparkSessionResource",
-    "files_elsewhere",
-    "used",
-    "with_changelog",
-]
-
 _Context = dg.OpExecutionContext | dg.AssetExecutionContext
 
 

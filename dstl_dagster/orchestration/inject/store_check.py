@@ -21,8 +21,6 @@ from dstl_dagster.orchestration.inject.resources import (
 )
 from dstl_dagster.storage import require_within
 
-__all__ = ["FilesInside"]
-
 
 @dataclass(frozen=True)
 class FilesInside:

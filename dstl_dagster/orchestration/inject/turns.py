@@ -21,8 +21,6 @@ from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id, run_of_own
 from dstl_dagster.orchestration.tags import TAG_TAKE_OVER
 from dstl_dagster.timeline import Opened
 
-__all__ = ["Turn"]
-
 T = TypeVar("T")
 TakeOver = bool | uuid.UUID
 _LOOK_AGAIN_SECONDS: Final = 1.0

@@ -14,8 +14,6 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.report.steps import Step, clean_up, compose_commit
 from dstl_dagster.orchestration.tags import TAG_CHECKPOINT
 
-__all__ = ["CommitConfig", "commit", "commit_run_config"]
-
 _COMMIT_OP = "commit"
 
 

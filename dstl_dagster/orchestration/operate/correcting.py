@@ -22,8 +22,6 @@ from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.report.steps import Step, match_partitions
 from dstl_dagster.orchestration.tags import TAG_CORRECTION, TAG_TAKE_OVER
 
-__all__ = ["correct_partition"]
-
 
 def correct_partition(step: Step, day_job: Callable[[], dg.JobDefinition]) -> None:
     """Restore to before the partition, then run it and those after it again."""

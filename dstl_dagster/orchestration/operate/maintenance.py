@@ -25,8 +25,6 @@ from dstl_dagster.orchestration.report.steps import Step, clean_up, materialize,
 from dstl_dagster.orchestration.tags import TAG_JOB, TAG_STEP
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 
-__all__ = ["Work", "build_cleanup_job", "build_cleanup_schedule", "build_maintenance"]
-
 Work = Literal["cleanup", "materialize", "verify", "checks", "restore", "correct", "commit"]
 
 _SCHEDULED: Final = ("cleanup", "materialize", "verify", "checks")

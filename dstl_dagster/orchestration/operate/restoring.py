@@ -21,8 +21,6 @@ from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.report.steps import Step, match_partitions, report_checks, report_restored
 from dstl_dagster.timeline import Restored
 
-__all__ = ["RestoreConfig", "report_restore", "restore", "restore_run_config"]
-
 _RESTORE_OP = "restore"
 _BACKFILL = "dagster/backfill"
 _CONFIRMED = re.compile(r"\s*(\d+)\s*->\s*(\d+)\s*")

@@ -15,8 +15,6 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report.links import NEW_LINE, checkpoint_link, launchpad_link
 from dstl_dagster.timeline import CheckpointEntry, TimelineView
 
-__all__ = ["chain_metadata", "savepoints_of"]
-
 _ROOM = 999 - 64
 """Characters of Markdown that Dagster shows in place, less those of what is left out, and as of when."""
 _LINKS = 5

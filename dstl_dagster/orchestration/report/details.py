@@ -11,8 +11,6 @@ from dstl_dagster.format import readable_bytes
 from dstl_dagster.orchestration.report.links import NEW_LINE, object_link
 from dstl_dagster.settings import StoragePrices
 
-__all__ = ["checkpoint_details", "operator_details", "state_bytes"]
-
 _FOLDED = 1000
 """Characters from which on Dagster's page shows Markdown in a window of its own."""
 

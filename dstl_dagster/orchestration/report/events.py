@@ -61,16 +61,6 @@ from dstl_dagster.orchestration.tags import (
 from dstl_dagster.settings import CheckpointOptions, StoragePrices
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
-__all__ = [
-    "Event",
-    "Reporter",
-    "attempt_of",
-    "files_version",
-    "output_of_state",
-    "state_metadata",
-    "state_version",
-]
-
 Event = dg.AssetMaterialization | dg.AssetObservation
 
 _UUID_LENGTH = 36

@@ -26,21 +26,6 @@ from dstl_dagster.orchestration.report.measures import measure
 from dstl_dagster.orchestration.report.reconcile import PartitionChanges
 from dstl_dagster.timeline import BlockedFile, TimelineView
 
-__all__ = [
-    "AGE",
-    "BLOCKED",
-    "NONE_YET",
-    "PARTITIONS",
-    "PUBLISHED",
-    "Finding",
-    "age_limit",
-    "blocked_files",
-    "evaluations_beside",
-    "of_age",
-    "partitions_finding",
-    "unpublished_files",
-]
-
 AGE: Final = "checkpoint_age"
 PUBLISHED: Final = "files_published"
 BLOCKED: Final = "no_blocked_files"

@@ -14,19 +14,6 @@ from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import run_of_owner
 
-__all__ = [
-    "NEW_LINE",
-    "blocked_lines",
-    "checkpoint_link",
-    "file_lines",
-    "folder_uri",
-    "how_to_resolve",
-    "launchpad_link",
-    "object_link",
-    "owner_link",
-    "shown_lines",
-]
-
 NEW_LINE = "  \n"
 _CONSOLE = "https://console.cloud.google.com/storage/browser"
 _LINES = 50

@@ -25,8 +25,6 @@ from dagster._core.events import AssetMaterializationPlannedData  # no public na
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.tags import TAG_JOB, TAG_MARK
 
-__all__ = ["Mark", "leave_as_it_was", "mark_partitions", "planned_before", "settle_marks"]
-
 _MARKED = "dstl/marked"
 _STEP = "mark"
 _PLANNED = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED

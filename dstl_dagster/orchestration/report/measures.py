@@ -9,8 +9,6 @@ from dstl_dagster.keyed import StateRows
 from dstl_dagster.settings import StoragePrices
 from dstl_dagster.storage import CheckpointCost
 
-__all__ = ["MICRO", "cost_measures", "counted_cost", "measure", "mebibytes", "row_measures"]
-
 MICRO: Final = 1_000_000
 _MIB: Final = 1024**2
 

@@ -16,8 +16,6 @@ from dstl_dagster.orchestration.partitions import partition_in
 from dstl_dagster.orchestration.tags import TAG_VERSION
 from dstl_dagster.timeline import Completed
 
-__all__ = ["Page"]
-
 
 @dataclass(frozen=True)
 class Page:

@@ -42,8 +42,6 @@ from dstl_dagster.timeline import (
     TimelineView,
 )
 
-__all__ = ["PartitionChanges", "Reconcile", "Report", "partition_changes"]
-
 
 @dataclass(frozen=True)
 class Report:

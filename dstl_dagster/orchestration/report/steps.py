@@ -36,23 +36,6 @@ from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import Reconcile, Report, partition_changes
 from dstl_dagster.timeline import CheckpointEntry, Restored
 
-__all__ = [
-    "Step",
-    "clean_up",
-    "compose_commit",
-    "confirm",
-    "is_complete",
-    "match_partitions",
-    "materialize",
-    "persist",
-    "report_checkpoint",
-    "report_checks",
-    "report_files",
-    "report_restored",
-    "show_again",
-    "verify",
-]
-
 _PROGRESS_LINES = 10
 _PROBLEMS_SHOWN = 20
 

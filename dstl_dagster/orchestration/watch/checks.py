@@ -31,8 +31,6 @@ from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.timeline_check import compare_timeline
 from dstl_dagster.settings import CostBudget
 
-__all__ = ["CHECKS", "DEFAULT_MAX_AGE", "build_checkpoint_checks", "parse_limits"]
-
 _GIB = 1024**3
 DEFAULT_MAX_AGE = timedelta(days=1, hours=12)
 """A daily job may be half a day late."""

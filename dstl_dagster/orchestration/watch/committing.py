@@ -22,8 +22,6 @@ from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_COM
 from dstl_dagster.orchestration.watch.tick import Tick
 from dstl_dagster.timeline import Completed
 
-__all__ = ["Committing"]
-
 _MAX_COMMIT_RUNS = 3
 """Runs requested to commit one checkpoint before a person has to look."""
 

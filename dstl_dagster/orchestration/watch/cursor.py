@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.timeline import TimelineRecord
 
-__all__ = ["CheckpointCursor"]
-
 
 @dataclass(frozen=True)
 class CheckpointCursor:

@@ -30,8 +30,6 @@ from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
 from dstl_dagster.orchestration.watch.tick import TimelineFollower
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
-__all__ = ["build_downstream_sensor"]
-
 _RunConfig = Callable[[Completed], Mapping[str, Any]]
 _NAMED: Final = 5
 

@@ -27,8 +27,6 @@ from dstl_dagster.orchestration.watch.committing import Committing
 from dstl_dagster.orchestration.watch.tick import Tick, TimelineFollower
 from dstl_dagster.timeline import Committed, Completed, Restored
 
-__all__ = ["build_abort_sensors", "build_checkpoint_sensor"]
-
 
 def build_checkpoint_sensor(
     job: str | JobAssets,

@@ -42,8 +42,6 @@ from dstl_dagster.timeline import (
     TimelineView,
 )
 
-__all__ = ["Tick", "TimelineFollower"]
-
 _SENSOR = "sensor"
 MOST_CHECKPOINTS, MOST_SECONDS = 500, 30.0
 """Where a tick stops; the next one continues. Dagster gives it 60 seconds, and writes events after that."""

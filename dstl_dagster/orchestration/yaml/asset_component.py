@@ -33,8 +33,6 @@ from dstl_dagster.orchestration.yaml.component_fields import (
     object_at,
 )
 
-__all__ = ["EXAMPLE", "CheckpointedAssetComponent"]
-
 EXAMPLE = '''"""The data of a run. Its rows replace those of their keys in the state."""
 
 import dagster as dg

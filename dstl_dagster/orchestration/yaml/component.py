@@ -41,8 +41,6 @@ from dstl_dagster.orchestration.yaml.component_fields import (
 from dstl_dagster.orchestration.yaml.refusals import checked_model, place_of, repeated_key, sentences
 from dstl_dagster.settings import CostBudget, parse_duration, parse_memory_size
 
-__all__ = ["CheckpointLineageComponent", "ScaffoldParams", "scaffold_with_fields"]
-
 _HOUR = timedelta(hours=1)
 
 

@@ -20,21 +20,6 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.watch.downstream import build_downstream_sensor
 from dstl_dagster.settings import StateTtlConfig
 
-__all__ = [
-    "DownstreamFields",
-    "Option",
-    "PartitionsFields",
-    "RetryFields",
-    "TtlFields",
-    "as_text",
-    "client_at",
-    "condition_at",
-    "given",
-    "number_of",
-    "object_at",
-    "partitions_of",
-]
-
 Option = str | int | float | bool
 """Dagster turns `"30"` in YAML into a number, quoted or not, so a number is accepted like its text."""
 

@@ -12,8 +12,6 @@ import yaml  # type: ignore[import-untyped] # which Dagster needs, too
 from pydantic import BaseModel, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-__all__ = ["checked_model", "place_of", "repeated_key", "sentences"]
-
 _MEANT: Final[Mapping[str, str]] = {
     "pool": "write op: {pool: ...}",
     "op_tags": "write op: {tags: {...}}",

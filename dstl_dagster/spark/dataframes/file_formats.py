@@ -17,22 +17,6 @@ import pyarrow.compute as pc
 
 from dstl_dagster.errors import InvalidInputError
 
-__all__ = [
-    "EXTENSIONS",
-    "LINE_FORMATS",
-    "Encoder",
-    "FileMode",
-    "check_mode",
-    "check_name",
-    "checked_compression",
-    "checked_format",
-    "compressed",
-    "encode_lines",
-    "encoder_of",
-    "extension_of",
-    "is_one_file",
-]
-
 FileMode = Literal["error", "append"]
 """What happens if a folder of parts holds files already."""
 

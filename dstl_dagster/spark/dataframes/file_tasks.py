@@ -25,9 +25,6 @@ from dstl_dagster.spark.stores import COST, counted_store
 from dstl_dagster.storage import CostMeter
 from dstl_dagster.timeline import Attempt
 
-__all__ = ["FileJob", "FileNames", "WriteFileTask"]
-
-
 _PARTITION = "\N{NULL}"  # cannot occur in an object's name
 
 

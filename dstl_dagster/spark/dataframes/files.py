@@ -40,17 +40,6 @@ from dstl_dagster.spark.stores import cost_of, open_shared_store
 from dstl_dagster.spark.types import arrow_schema, exact_column
 from dstl_dagster.storage import CostMeter, metered
 
-__all__ = [
-    "absolute_uri",
-    "check_free",
-    "joined",
-    "lines",
-    "names_in",
-    "success_file",
-    "table_encoder",
-    "write_files",
-]
-
 _DATES: Final = ("dateFormat", "timestampFormat", "timestampNTZFormat", "timeZone", "locale")
 _OF_SPARK: Final = {
     "jsonl": ("ignoreNullFields", "pretty", *_DATES),

@@ -59,8 +59,6 @@ from dstl_dagster.state import (
     update_by_name,
 )
 
-__all__ = ["merge_state"]
-
 Expression = str | Column
 
 _INTERNAL: dict[str, type[st.DataType]] = {

@@ -20,8 +20,6 @@ from dstl_dagster.spark.dataframes.state_tasks import WriteStateTask
 from dstl_dagster.spark.errors import raise_refusal, refusal
 from dstl_dagster.spark.stores import ReadCost, task_store
 
-__all__ = ["LookUpTask", "MergeStateTask"]
-
 _OUTPUT_ROWS = 16 * 1024
 _LOOKED_UP = ("new", "old", "repeated", "refused", "key_group")
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from dstl_dagster.spark.dataframes.progress import Progress
 
-__all__ = ["outcome_row", "run_tasks"]
-
 
 def outcome_row(outcome: dict[str, Any]) -> pa.RecordBatch:
     """A record batch of one row, which holds a plain JSON object."""

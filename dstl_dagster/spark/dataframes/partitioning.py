@@ -16,8 +16,6 @@ from dstl_dagster.settings import parse_names
 from dstl_dagster.spark.types import quoted
 from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, ranges_of_tasks
 
-__all__ = ["by_key_group", "default_partitions", "key_group_of_columns", "task_of_key_group"]
-
 
 def key_group_of_columns(keys: Sequence[str], max_parallelism: int) -> str:
     """The key group of a row, 0 to `max_parallelism` - 1, in SQL. `keys`: SQL expressions."""

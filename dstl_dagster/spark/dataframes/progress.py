@@ -15,8 +15,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-__all__ = ["Progress", "watched"]
-
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]

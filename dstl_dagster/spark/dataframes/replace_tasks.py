@@ -20,8 +20,6 @@ from dstl_dagster.spark.dataframes.state_tasks import WriteStateTask
 from dstl_dagster.spark.stores import ReadCost, task_store
 from dstl_dagster.state import cut
 
-__all__ = ["ReplaceStateTask"]
-
 
 @dataclass(frozen=True)
 class ReplaceStateTask(WriteStateTask):

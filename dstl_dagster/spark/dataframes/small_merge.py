@@ -20,8 +20,6 @@ from dstl_dagster.spark.dataframes.progress import Progress, watched
 from dstl_dagster.spark.errors import raise_as_raised
 from dstl_dagster.spark.types import arrow_schema
 
-__all__ = ["merged_on_driver"]
-
 _MOST_ROWS: Final = 1 << 17
 _MOST_BYTES: Final = 32 << 20
 """Expected of the rows; those of the state's with the same keys come on top."""

@@ -55,21 +55,6 @@ from dstl_dagster.state import (
 )
 from dstl_dagster.storage import ObjectStore
 
-__all__ = [
-    "WritePlan",
-    "batch_of",
-    "batch_time",
-    "column_of_newest",
-    "expected_schema",
-    "new_names",
-    "plan_write",
-    "read_state",
-    "report_of",
-    "schema_before",
-    "seen_ttl",
-    "write_state",
-]
-
 
 def write_state(
     df: DataFrame,

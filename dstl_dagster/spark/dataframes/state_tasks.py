@@ -37,8 +37,6 @@ from dstl_dagster.state import ChangeEncoder, EncodedChanges, NewestTime, StateS
 from dstl_dagster.storage import CostMeter
 from dstl_dagster.timeline import Attempt
 
-__all__ = ["ReadStateTask", "WriteStateTask"]
-
 _OUTPUT_ROWS = 16 * 1024
 
 

@@ -30,17 +30,6 @@ from pathlib import Path
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
-__all__ = [
-    "OLDEST_JAVA",
-    "SYSTEM_PLACES",
-    "VECTOR_MODULE_ARGUMENT",
-    "JavaRuntime",
-    "choose_java",
-    "install_command",
-    "make_launcher",
-    "use_java",
-]
-
 OLDEST_JAVA = 17
 """The oldest Java that Spark 4 runs on."""
 

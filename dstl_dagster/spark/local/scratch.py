@@ -18,8 +18,6 @@ import tempfile
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-__all__ = ["ScratchFolder", "remove_left_behind"]
-
 _PREFIX = "dstl-spark-"
 _OWNER = "owner.lock"
 

@@ -22,8 +22,6 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark.local.java import JavaRuntime, use_java
 from dstl_dagster.spark.local.scratch import ScratchFolder, remove_left_behind
 
-__all__ = ["local_conf", "local_session", "running_session", "stop_session"]
-
 logger = logging.getLogger(__name__)
 
 _ARCHIVING_JAVA = 19

@@ -42,8 +42,6 @@ from dstl_dagster.spark.streaming.micro_batches import POSITION, MicroBatch
 from dstl_dagster.state import FoldedRun, refuse_repeated_keys, taken
 from dstl_dagster.storage import TRIGGER, Cost, CostMeter
 
-__all__ = ["abort_sink", "commit_sink"]
-
 log = logging.getLogger(__name__)
 
 Outcome = dict[str, Any]

@@ -20,8 +20,6 @@ from dstl_dagster.spark.stores import COST, cost_of
 from dstl_dagster.storage import ABSENT, OWN_WRITE, ObjectStore, open_store
 from dstl_dagster.timeline import Attempt
 
-__all__ = ["LARGEST_MESSAGE_BYTES", "TaskMessage", "message_of", "outcomes_of"]
-
 LARGEST_MESSAGE_BYTES: Final = 64 * 1024
 
 

@@ -23,8 +23,6 @@ from dstl_dagster.spark.option_names import names_of, own_and_job_options
 from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.timeline import BatchKey
 
-__all__ = ["SinkOptions"]
-
 _WHERE: Final = "replacewhere"
 _KNOWN = (
     *("store", "job", "operator", "keys", "deleted", "max_parallelism", "ttl", "ttl_column", _WHERE),

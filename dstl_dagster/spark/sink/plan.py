@@ -31,15 +31,6 @@ from dstl_dagster.spark.types import arrow_schema
 from dstl_dagster.state import StateSchema, as_spelled, filled_column, schema_to_write, spelled, ttl_to_write
 from dstl_dagster.storage import Cost, CostMeter, ObjectStore
 
-__all__ = [
-    "FileSink",
-    "SinkPlan",
-    "StateSink",
-    "open_sink",
-    "sink_coordinator",
-    "sink_of",
-]
-
 _BATCH_MARK: Final = "--dstl-batch--"
 _QUERY_MARK: Final = "--dstl-query--"
 

@@ -36,8 +36,6 @@ from dstl_dagster.state import (
 )
 from dstl_dagster.storage import TRIGGER, CostMeter
 
-__all__ = ["groups_of", "write_partition"]
-
 Flags = npt.NDArray[np.bool_]
 
 

@@ -23,8 +23,6 @@ from dstl_dagster.spark.sink.plan import SinkPlan, open_sink
 from dstl_dagster.spark.sink.tasks import write_partition
 from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 
-__all__ = ["SaveWriter", "StreamWriter"]
-
 
 class SaveWriter(DataSourceArrowWriter):
     """The writer of one `save()`. Spark commits and aborts with a copy of the writer that its tasks had."""

@@ -19,8 +19,6 @@ from dstl_dagster.keyed import StateAt
 from dstl_dagster.spark.types import arrow_schema, spark_schema
 from dstl_dagster.state import StateSchema, spelled, wider_type
 
-__all__ = ["FollowedColumns", "ReadColumns"]
-
 
 @dataclass(frozen=True)
 class ReadColumn:

@@ -18,8 +18,6 @@ from dstl_dagster.settings import JobOptions, parse_bool, parse_int
 from dstl_dagster.spark.option_names import names_of, own_and_job_options
 from dstl_dagster.timeline import AsOf
 
-__all__ = ["CHANGES", "CHECKPOINTS", "STATE", "SourceOptions"]
-
 STATE: Final = "state"
 CHANGES: Final = "changes"
 CHECKPOINTS: Final = "checkpoints"

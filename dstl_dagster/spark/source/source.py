@@ -41,22 +41,6 @@ from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ObjectStore, open_store
 from dstl_dagster.timeline import AtLike
 
-__all__ = [
-    "CHANGE_COLUMNS",
-    "ChangesReader",
-    "CheckpointsReader",
-    "StateReader",
-    "changes_schema",
-    "checkpoints_schema",
-    "newest_state",
-    "partitions_of",
-    "read_changes",
-    "state_at",
-    "state_or_none",
-    "states_between",
-    "without_change_columns",
-]
-
 _CHANGE_SCHEMA: Final = (
     st.StructType()
     .add("_change_type", st.StringType())

@@ -44,16 +44,6 @@ from dstl_dagster.timeline import AsOf, TimelineView
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
-__all__ = [
-    "ChangesStreamReader",
-    "Offset",
-    "checkpoint_after",
-    "path_between",
-    "require_followed",
-    "stream_reader",
-    "timeline_of",
-]
-
 
 @dataclass(frozen=True)
 class Offset:

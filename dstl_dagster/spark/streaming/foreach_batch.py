@@ -26,8 +26,6 @@ from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.spark.streaming.serving import ServedQuery, served_query
 
-__all__ = ["checkpointed_batches"]
-
 log = logging.getLogger(__name__)
 
 

@@ -18,8 +18,6 @@ from dstl_dagster.checkpoint import Claim, Measure
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError
 from dstl_dagster.timeline import BatchKey
 
-__all__ = ["POSITION", "MicroBatch"]
-
 POSITION = "spark query"
 """The source under which the positions of a checkpoint hold the pair."""
 

@@ -19,8 +19,6 @@ from pyspark.sql.utils import is_remote
 
 from dstl_dagster.errors import InternalError, InvalidInputError
 
-__all__ = ["NamedQuery", "OwnQuery", "ServedQuery", "served_query"]
-
 
 class ServedQuery(Protocol):
     """The query that a function serves."""

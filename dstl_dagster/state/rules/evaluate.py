@@ -22,8 +22,6 @@ from dstl_dagster.state.rules.translate import Scope, as_type, quoted, typed
 from dstl_dagster.state.rules.types import INSTANT, duckdb_type
 from dstl_dagster.state.text import refuse_raw_text
 
-__all__ = ["Rule", "evaluated_rules", "require_rules"]
-
 _RAW_TEXT: Final = "DuckDB, which evaluates the rules, has no such text: give it as binary"
 
 

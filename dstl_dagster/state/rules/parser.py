@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-__all__ = ["Call", "Case", "Cast", "Literal", "Name", "Node", "Parser", "RefusedError"]
-
 
 class RefusedError(Exception):
     """Why a rule cannot be used. Part of a sentence; the caller says which rule it is."""

@@ -36,8 +36,6 @@ from dstl_dagster.state.rules.types import (
     spark_name,
 )
 
-__all__ = ["Scope", "Typed", "as_type", "is_deterministic", "typed"]
-
 _COMPARISONS: Final = {
     "=": "=",
     "<>": "<>",
@@ -155,6 +153,7 @@ def _named(name: Name, scope: Scope) -> Typed:
 
 
 def quoted(name: str) -> str:
+    """`name` as an identifier of DuckDB."""
     return '"' + name.replace('"', '""') + '"'
 
 

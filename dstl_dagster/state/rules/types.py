@@ -16,18 +16,6 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.state.rules.parser import Parser, RefusedError
 from dstl_dagster.state.schema import require_spark_schema
 
-__all__ = [
-    "INSTANT",
-    "MAX_DIGITS",
-    "as_decimal",
-    "common_type",
-    "declared_columns",
-    "duckdb_type",
-    "is_decimal",
-    "named_type",
-    "spark_name",
-]
-
 MAX_DIGITS: Final = 38
 INSTANT: Final = pa.timestamp("us", "UTC")
 

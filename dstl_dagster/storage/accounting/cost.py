@@ -22,8 +22,6 @@ from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.format.envelope import reading
 from dstl_dagster.settings import StoragePrices
 
-__all__ = ["NO_COST", "OPERATION_CLASSES", "Cost", "CostMeter", "Operation", "RequestClass"]
-
 
 class RequestClass(StrEnum):
     """What Google Cloud Storage bills a request as."""

@@ -25,8 +25,6 @@ from dstl_dagster.storage.base import (
 )
 from dstl_dagster.storage.wrapper import WrapperRanges, WrapperReader, WrapperStore, WrapperWriter
 
-__all__ = ["metered"]
-
 _T = TypeVar("_T")
 _PAGE_OBJECTS = 1000
 _REFUSALS = (ConflictError, InvalidInputError, NotFoundError)

@@ -19,20 +19,6 @@ from dstl_dagster.errors import FormatError
 from dstl_dagster.format.envelope import reading
 from dstl_dagster.storage.accounting.cost import NO_COST, Cost, Operation
 
-__all__ = [
-    "COMPOSE_COMMIT",
-    "CONFIRM",
-    "OWN_RECORD",
-    "OWN_WRITE",
-    "PERSIST",
-    "RECORD",
-    "TRIGGER",
-    "CheckpointCost",
-    "RunningCost",
-    "cost_from_note",
-    "cost_note",
-]
-
 TRIGGER: Final = "trigger"
 """Step 1."""
 PERSIST: Final = "persist"

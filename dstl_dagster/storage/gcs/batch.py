@@ -24,8 +24,6 @@ from dstl_dagster.storage.gcs.resources import GCSNames, generation_match
 from dstl_dagster.storage.gcs.transport import GCSTransport
 from dstl_dagster.storage.policy.retry import RetryAttempt
 
-__all__ = ["BatchesRefusedError", "batch_delete", "decoded_batch", "encoded_batch"]
-
 _PATH = "/batch/storage/v1"
 _CONTENT_ID = re.compile(r"^Content-ID:[^+\n]*\+([0-9]+)>?[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _NO_SUCH_METHOD = (404, 405, 501)

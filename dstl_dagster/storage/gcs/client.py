@@ -26,8 +26,6 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.storage.gcs.redaction import cleaned
 from dstl_dagster.storage.policy.rate import RateLimiter
 
-__all__ = ["listen_for_time", "shared_client", "shared_rate_limiter", "split_at_fork", "told_time"]
-
 _POOL_CONNECTIONS = 64
 
 

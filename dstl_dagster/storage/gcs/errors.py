@@ -31,16 +31,6 @@ from dstl_dagster.errors import (
 from dstl_dagster.storage.gcs.redaction import cleaned
 from dstl_dagster.storage.policy.rate import ThrottledError
 
-__all__ = [
-    "LibraryError",
-    "RangeNotSatisfiableError",
-    "may_pass",
-    "refusal",
-    "retry_after_seconds",
-    "was_refused",
-    "with_translated_errors",
-]
-
 _T = TypeVar("_T")
 
 # The service has one reason code, `invalid`, for every wrong argument. So its words decide, but only where

@@ -23,8 +23,6 @@ from dstl_dagster.storage.policy.retry import RetryAttempt
 if TYPE_CHECKING:
     from google.cloud import storage
 
-__all__ = ["GCSReading"]
-
 _LIST_PAGE_OBJECTS: Final = 1000
 _CORRUPT_READS: Final = 3
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["cleaned"]
-
 _MOST_CHARACTERS: Final = 300
 _READ_CHARACTERS: Final = 10_000
 """Of a page of errors that some proxy sends, no more is looked at."""

@@ -20,8 +20,6 @@ from dstl_dagster.storage.gcs.redaction import cleaned
 if TYPE_CHECKING:
     from google.cloud import storage
 
-__all__ = ["AskCRC32C", "GCSNames", "content_type_of", "generation_match", "stat_of_resource"]
-
 AskCRC32C = Callable[[str, int], int]
 """The checksum of an object of this name and generation, by a request. Raises: NotFoundError."""
 

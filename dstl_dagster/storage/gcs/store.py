@@ -46,8 +46,6 @@ from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
 if TYPE_CHECKING:
     from google.cloud import storage
 
-__all__ = ["GCSObjectStore", "open_gcs"]
-
 _SENDS = 3
 _SINGLE_REQUEST_BYTES = 8 * 1024 * 1024
 _CAPABILITIES = StoreCapabilities(

@@ -13,8 +13,6 @@ from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer, ObjectStat
 from dstl_dagster.storage.gcs.upload import ResumableUpload
 
-__all__ = ["GCSReader", "GCSWriter"]
-
 _READ_AHEAD_BYTES = 4 * 1024 * 1024
 
 

@@ -25,8 +25,6 @@ from dstl_dagster.storage.policy.retry import Retries, RetryAttempt, RetryPolicy
 if TYPE_CHECKING:
     from google.cloud import storage
 
-__all__ = ["GCSTransport"]
-
 _T = TypeVar("_T")
 _DEFAULT_TIMEOUT_SECONDS: Final = 60.0
 

@@ -21,8 +21,6 @@ from dstl_dagster.storage.base import Buffer
 from dstl_dagster.storage.gcs.errors import refusal
 from dstl_dagster.storage.policy.retry import Retries, RetryAttempt
 
-__all__ = ["DEFAULT_CHUNK_SIZE_BYTES", "Reply", "ResumableUpload", "Send"]
-
 DEFAULT_CHUNK_SIZE_BYTES = 8 * 1024 * 1024
 _RESUME_INCOMPLETE = 308
 

@@ -14,8 +14,6 @@ from typing import ParamSpec, TypeVar
 
 from dstl_dagster.errors import DstlError, ErrorKind, UnavailableError
 
-__all__ = ["is_missing", "refused", "status_of", "translate_os_errors"]
-
 # The last two: a symbolic link or a socket, where a file was to be opened.
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO}
 _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}

@@ -17,8 +17,6 @@ from typing import Self
 from dstl_dagster.errors import ClosedError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
 
-__all__ = ["FileRanges"]
-
 _POOLED_BYTES = 1 << 20
 """From this size on the pool pays off."""
 

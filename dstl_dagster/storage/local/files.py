@@ -23,8 +23,6 @@ from dstl_dagster.storage.base import Buffer
 from dstl_dagster.storage.local.errors import status_of
 from dstl_dagster.storage.local.locks import DEFAULT_LOCK_WAIT_SECONDS, close_locked, lock, lock_new, unlock
 
-__all__ = ["HIDDEN_FOLDER", "HeldLocks", "HiddenFolder", "TemporaryFile"]
-
 HIDDEN_FOLDER = ".dstl-store"
 _LOCK_STRIPES = 16
 """Lock files that names share. Few, because creating one costs more than a short wait for another name."""

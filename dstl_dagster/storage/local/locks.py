@@ -19,8 +19,6 @@ from dstl_dagster.clock import SystemClock
 from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import UnavailableError
 
-__all__ = ["DEFAULT_LOCK_WAIT_SECONDS", "close_locked", "lock", "lock_new", "unlock"]
-
 DEFAULT_LOCK_WAIT_SECONDS: Final = 60.0
 """Far longer than a change takes, including a slow sync."""
 

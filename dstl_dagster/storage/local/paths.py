@@ -16,17 +16,6 @@ from dstl_dagster.storage import rules
 from dstl_dagster.storage.local.errors import status_of
 from dstl_dagster.storage.local.files import HIDDEN_FOLDER
 
-__all__ = [
-    "LOCAL_BUCKET",
-    "MAX_LEVEL_BYTES",
-    "check_inside",
-    "folder_uri",
-    "located",
-    "object_path",
-    "object_uri",
-    "path_of_uri",
-]
-
 LOCAL_BUCKET = "local"
 MAX_LEVEL_BYTES = 255
 

@@ -29,8 +29,6 @@ from dstl_dagster.storage.local.records import (
     written,
 )
 
-__all__ = ["LocalReader", "LocalReading"]
-
 _READ_BYTES = 1 << 20
 _LOOK_ATTEMPTS = 100
 _SUMS_REMEMBERED = 10_000

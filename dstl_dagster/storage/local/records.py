@@ -28,8 +28,6 @@ from dstl_dagster.errors import FormatError
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.storage.local.files import HiddenFolder
 
-__all__ = ["FileIdentity", "Record", "Records", "match_record", "record_by_bytes", "written"]
-
 _VERSION = 1
 _READ_BYTES = 1 << 16
 _ENCODER = json.JSONEncoder(sort_keys=True)

@@ -47,8 +47,6 @@ from dstl_dagster.storage.local.reading import LocalReading
 from dstl_dagster.storage.local.records import Records
 from dstl_dagster.storage.local.writing import LocalWriter, LocalWriting
 
-__all__ = ["LocalObjectStore", "open_local"]
-
 _CAPABILITIES = StoreCapabilities(
     is_local=True,
     # No request waits for a network: more threads than cores would contend. Two overlap a sync with work.

@@ -27,8 +27,6 @@ from dstl_dagster.storage.local.paths import object_path, object_uri
 from dstl_dagster.storage.local.reading import LocalReading
 from dstl_dagster.storage.local.records import FileIdentity, Record, Records
 
-__all__ = ["LocalWriter", "LocalWriting", "prune_empty_folders"]
-
 _COPY_BYTES: Final = 1 << 20
 _PLACE_ATTEMPTS: Final = 100
 

@@ -22,8 +22,6 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import UnavailableError
 
-__all__ = ["MAX_RETRY_AFTER_SECONDS", "MIN_RATE", "RateLimit", "RateLimiter", "ThrottledError"]
-
 MIN_RATE: Final = 5.0
 """Requests a second that a process may always begin: that hammers nobody."""
 

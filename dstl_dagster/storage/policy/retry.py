@@ -18,8 +18,6 @@ from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.policy.rate import RateLimiter, ThrottledError
 
-__all__ = ["Retries", "RetryAttempt", "RetryPolicy"]
-
 _T = TypeVar("_T")
 
 

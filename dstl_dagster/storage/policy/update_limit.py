@@ -12,8 +12,6 @@ from datetime import datetime
 from dstl_dagster.clock import Clock
 from dstl_dagster.storage.base import ObjectStore, server_time
 
-__all__ = ["let_settle", "unsettled_seconds"]
-
 
 def unsettled_seconds(newest: datetime, told: datetime, interval_seconds: float) -> float:
     """How long an object stamped `newest` must be left alone when the same clock was last heard at `told`."""

@@ -13,8 +13,6 @@ from dstl_dagster.timeline.decisions import conditions
 from dstl_dagster.timeline.records import Aborted, BatchKey, Fenced, Opened
 from dstl_dagster.timeline.view import Ending, TimelineView
 
-__all__ = ["to_abort", "to_begin", "to_fence", "to_open"]
-
 
 def to_fence(view: TimelineView, owner: str, take_over: bool | uuid.UUID) -> Fenced | None:
     """Step 1, first half: fence the open attempt; `None` if there is none.

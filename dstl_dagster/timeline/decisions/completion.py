@@ -13,8 +13,6 @@ from dstl_dagster.timeline.decisions import conditions
 from dstl_dagster.timeline.records import BlockedFile, Committed, Completed, FinalFile, Resolution, Resolved
 from dstl_dagster.timeline.view import TimelineView
 
-__all__ = ["to_commit", "to_complete", "to_resolve"]
-
 
 def to_complete(
     view: TimelineView,

@@ -7,15 +7,6 @@ from dstl_dagster.timeline.attempt import Attempt
 from dstl_dagster.timeline.records import BatchKey
 from dstl_dagster.timeline.view import CheckpointEntry, Ending, TimelineView
 
-__all__ = [
-    "entry_of",
-    "refuse_abandoned",
-    "refuse_applied",
-    "refuse_gone",
-    "refuse_unresolved",
-    "require_open",
-]
-
 
 def require_open(view: TimelineView, attempt: Attempt) -> None:
     """Steps 2 to 4 may proceed only while the attempt is the open one.

@@ -7,8 +7,6 @@ from dstl_dagster.timeline.decisions import conditions
 from dstl_dagster.timeline.records import Restored
 from dstl_dagster.timeline.view import TimelineView
 
-__all__ = ["require_target", "to_restore"]
-
 
 def to_restore(
     view: TimelineView, checkpoint_id: int, owner: str, expected_last: int | None = None

@@ -10,8 +10,6 @@ from dstl_dagster.timeline.decisions import conditions
 from dstl_dagster.timeline.records import Released, Savepoint, Subsumed
 from dstl_dagster.timeline.view import TimelineView
 
-__all__ = ["ended_savepoints", "to_release", "to_release_ended", "to_savepoint", "to_subsume"]
-
 
 def to_savepoint(
     view: TimelineView, checkpoint_id: int, name: str, until: datetime | None = None

@@ -17,8 +17,6 @@ import pytest
 from dstl_dagster.storage import ObjectStat, ObjectStore, Precondition
 from tests.unit.checkpoint.counting import Counted
 
-__all__ = ["Rounds", "RoundsStore"]
-
 
 class Rounds:
     """The virtual time. `monkeypatch` replaces the thread pools of the package for the test."""
