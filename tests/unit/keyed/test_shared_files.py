@@ -14,14 +14,13 @@ import pytest
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Manifest, OperatorReport
 from dstl_dagster.errors import InvalidInputError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.keyed import KeyedState, SharedFiles, changes_to_json, held_if_small, shared_files
+from dstl_dagster.keyed import KeyedState, SharedFiles, held_if_small, shared_files
 from dstl_dagster.keyed.reports import stored_bytes
 from dstl_dagster.keyed.shared_files import (
     FILE_BYTES,
     FILE_RANGES,
     SMALL_BYTES,
     SmallRange,
-    changes_from_json,
     files_of,
 )
 from dstl_dagster.settings import CheckpointOptions, JobOptions
@@ -236,12 +235,6 @@ def test_a_writer_that_uploads_early_hands_nothing_over() -> None:
     """Below the pre-emptive threshold nothing waits: the user asked for files then."""
     eager = JobOptions.of({"dstl.dfs.preemptive-persist-threshold": "1 b"})
     assert held_if_small([encoded(10)], EVERY, eager)[0] is None
-
-
-def test_changes_travel_as_text() -> None:
-    """As a task's outcome."""
-    few = encoded(10)
-    assert changes_from_json(changes_to_json(few)) == few
 
 
 def test_a_share_is_optional_in_a_handle() -> None:
