@@ -117,7 +117,7 @@ class CheckpointReader:
         Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), InvalidInputError, FormatError.
         """
         wanted, view = AsOf.of(at), self.timeline.tail()
-        checkpoint_id = wanted.resolved(view, self.job, self.store)
+        checkpoint_id = wanted.resolved(view, self.job, self.store, self._job.clock.now())
         try:
             return self._job.checkpoint(view, checkpoint_id)
         except NotFoundError as error:

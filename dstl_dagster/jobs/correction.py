@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, Timeline
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.timeline import AsOf, BatchKey, Completed, TimelineView
+from dstl_dagster.timeline import BatchKey, Completed, TimelineView
 
 Progress = Callable[[int, int, str], None]
 
@@ -116,8 +116,7 @@ def _abandoned_since(coordinator: CheckpointCoordinator, view: TimelineView, bat
     """The first of the checkpoints that went together with the one that held this batch."""
     ever = [*view.archive.checkpoints_of_key(batch), *view.checkpoints_since_snapshot(batch)]
     if not ever:
-        # Raises, in the usual words.
-        AsOf.of(f"partition:{batch}").resolved(view, coordinator.job, coordinator.store)
+        coordinator.at(f"partition:{batch}")  # raises, in the usual words
     return next(first for first, last in view.abandoned if first <= min(ever) <= last)
 
 

@@ -134,13 +134,14 @@ class AsOf:
         """Whether it reads as a time."""
         return self._time is not None
 
-    def resolved(self, view: TimelineView, job: str, store: ObjectStore) -> int:
+    def resolved(self, view: TimelineView, job: str, store: ObjectStore, now: datetime) -> int:
         """The id of the checkpoint, which may have been cleaned up.
 
         `job`, `store`: of the timeline, for errors.
 
         Raises: NotFoundError (kind `no_checkpoint`; `checkpoint_gone` if it cannot be told any more);
-        InvalidInputError if the name is that of several things, which are different checkpoints.
+        InvalidInputError if the name is that of several things, which are different checkpoints, or for a
+        time after `now`.
         """
         if not view.slot:
             raise missing_job(store, job)
@@ -150,9 +151,9 @@ class AsOf:
             raise NotFoundError(f"job {job!r} has no checkpoint yet", kind=ErrorKind.NO_CHECKPOINT)
         if self._kind is _Kind.LATEST:
             return view.shown_id
-        return self._at_time(view, job) if self._kind is _Kind.TIME else self._named(view, job)
+        return self._at_time(view, job, now) if self._kind is _Kind.TIME else self._named(view, job, now)
 
-    def _named(self, view: TimelineView, job: str) -> int:
+    def _named(self, view: TimelineView, job: str, now: datetime) -> int:
         meant = self._meant(view)
         if len(set(meant.values())) > 1:
             prefixes = [each.name.lower() for each in meant]
@@ -165,7 +166,7 @@ class AsOf:
         if meant:
             return next(iter(meant.values()))
         if self._time is not None:
-            return self._at_time(view, job)
+            return self._at_time(view, job, now)
         raise NotFoundError(
             f"job {job!r} has no checkpoint {self._name!r}: {self._what_is_there(view)}",
             kind=ErrorKind.NO_CHECKPOINT,
@@ -207,9 +208,14 @@ class AsOf:
             hint = f"; for its midnight say time:{self._name}" if _is_day(self._name) else "; it is no date"
         return f"no completed checkpoint holds such a partition, and no savepoint has it ({known}){hint}"
 
-    def _at_time(self, view: TimelineView, job: str) -> int:
+    def _at_time(self, view: TimelineView, job: str, now: datetime) -> int:
         """On the present chain: what a restore abandoned is not where the job stood."""
         assert self._time is not None
+        if self._time > now:
+            raise InvalidInputError(
+                f'{self._name} is in the future, where job {job!r} may stand elsewhere: say "latest" for the '
+                "last checkpoint"
+            )
         chain = [each for each in view.checkpoints.values() if not view.is_abandoned(each.checkpoint_id)]
         if not chain:
             raise NotFoundError(

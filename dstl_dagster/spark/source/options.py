@@ -11,7 +11,6 @@ from datetime import datetime, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.settings import JobOptions, parse_bool, parse_int
@@ -94,10 +93,8 @@ class SourceOptions:
     job_options: JobOptions = field(default_factory=JobOptions)
 
     @classmethod
-    def of(
-        cls, options: Mapping[str, str], *, streaming: bool | None = None, clock: Clock | None = None
-    ) -> SourceOptions:
-        """`streaming`: `None`: not known yet, as while the schema is asked for. `clock`: what is the future.
+    def of(cls, options: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
+        """`streaming`: `None`: not known yet, as while the schema is asked for.
 
         Raises: InvalidInputError naming the option.
         """
@@ -117,7 +114,7 @@ class SourceOptions:
             job=given["job"],
             table=table,
             operator=given.get("operator", ""),
-            checkpoint=_as_of(given, *_CHECKPOINT, clock=clock or SystemClock()) or _LATEST,
+            checkpoint=_as_of(given, *_CHECKPOINT) or _LATEST,
             from_checkpoint=_as_of(given, "from_checkpoint"),
             to_checkpoint=_as_of(given, "to_checkpoint"),
             starting_checkpoint=_starting(given),
@@ -171,7 +168,7 @@ def _refuse_other_way(table: str, given: Mapping[str, str], streaming: bool | No
         )
 
 
-def _as_of(given: Mapping[str, str], *options: str, clock: Clock | None = None) -> AsOf | None:
+def _as_of(given: Mapping[str, str], *options: str) -> AsOf | None:
     """The checkpoint that one of these options names; each is another spelling of the first."""
     named = [option for option in options if option in given]
     if len(named) > 1:
@@ -181,7 +178,7 @@ def _as_of(given: Mapping[str, str], *options: str, clock: Clock | None = None) 
     option, text = named[0], given[named[0]]
     try:
         if option == _TIMESTAMP:
-            return AsOf.time(_past(text, given.get(_TIME_ZONE), clock or SystemClock()))
+            return AsOf.time(_instant(text, given.get(_TIME_ZONE)))
         found = AsOf.of_text(text)
     except InvalidInputError as error:
         raise InvalidInputError(f"option {_SPELLED.get(option, option)}: {error}") from error
@@ -190,7 +187,7 @@ def _as_of(given: Mapping[str, str], *options: str, clock: Clock | None = None) 
     return found
 
 
-def _past(text: str, zone: str | None, clock: Clock) -> datetime:
+def _instant(text: str, zone: str | None) -> datetime:
     """The instant; text without a zone is in `zone`. Spark tells a Python data source no session's zone."""
     try:
         at = datetime.fromisoformat(text.strip())
@@ -202,14 +199,7 @@ def _past(text: str, zone: str | None, clock: Clock) -> datetime:
             "2026-11-22T18:00Z or 2026-11-22T18:00+09:00, or add option timeZone, such as "
             'spark.conf.get("spark.sql.session.timeZone")'
         )
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=_zone(zone or ""))
-    if at > clock.now():
-        raise InvalidInputError(
-            f"{at.isoformat()} is in the future, where nobody knows the state: leave it out to read the last "
-            "checkpoint"
-        )
-    return at
+    return at if at.tzinfo is not None else at.replace(tzinfo=_zone(zone or ""))
 
 
 def _zone(name: str) -> tzinfo:

@@ -60,7 +60,7 @@ def days() -> Days:
         ("2026-11-22T14:30", 2),
         ("2026-11-22 14:30:00Z", 2),
         ("2026-11-22T16:30+02:00", 2),
-        ("time:2026-11-23", 4),
+        ("2026-11-22T16:00", 4),
         (START + timedelta(hours=1), 1),
     ],
 )
@@ -159,6 +159,13 @@ def test_a_time_without_a_zone_is_refused_in_python():
         AsOf.of(datetime(2026, 11, 22, 14))
 
 
+@pytest.mark.parametrize("at", ["2026-11-22T16:01", "time:2026-11-23", START + timedelta(hours=5)])
+def test_the_future_is_refused(days, at):
+    """It would be the last checkpoint now, and another one later."""
+    with pytest.raises(InvalidInputError, match=r'is in the future, .*say "latest"'):
+        days.at(at)
+
+
 def test_a_day_that_has_not_run_is_not_taken_for_a_time(days):
     """It is later than all checkpoints, so as a time it would silently be the last one."""
     with pytest.raises(NotFoundError, match="its midnight say time:2026-12-01") as caught:
@@ -173,7 +180,7 @@ def test_a_restored_chain_decides(days):
         days.at("2001-01-03")
     assert days.at("2026-11-22T15:30") == 2
     assert days.add("2001-01-03") == 5
-    assert (days.at("2001-01-03"), days.at("2026-11-22T15:30"), days.at("2026-11-22T17:30")) == (5, 2, 5)
+    assert (days.at("2001-01-03"), days.at("2026-11-22T15:30"), days.at("2026-11-22T17:00")) == (5, 2, 5)
 
 
 def test_before_the_first_checkpoint_there_is_none(days):
@@ -196,7 +203,7 @@ def test_what_was_cleaned_up_is_never_replaced_by_an_older_checkpoint():
         assert caught.value.kind == "checkpoint_gone"
     with pytest.raises(NotFoundError, match=r"^2001-01-05 is checkpoint 5: .*cleaned up"):
         days.at("2001-01-05")
-    assert (days.at("first"), days.at("2001-01-08"), days.at("time:2027-01-01")) == (1, 8, 8)
+    assert (days.at("first"), days.at("2001-01-08"), days.at("2026-11-22T20:00")) == (1, 8, 8)
 
 
 def test_a_job_without_a_checkpoint_says_so():

@@ -332,6 +332,7 @@ def test_checkpoints_without_changes_are_passed_over(source: Source) -> None:
         ({"startingCheckpoint": "0"}, "option startingCheckpoint: checkpoint ids are numbers from 1 on"),
         ({"startingCheckpoint": "soon"}, "has no checkpoint 'soon'"),
         ({"startingCheckpoint": "2020-01-01T00:00Z"}, "had no checkpoint yet at 2020-01-01"),
+        ({"startingCheckpoint": "2999-01-01T00:00Z"}, "2999-01-01T00:00Z is in the future"),
         ({"from_checkpoint": "99"}, "has no checkpoint '99'"),
         ({"to_checkpoint": "99"}, "has no checkpoint '99'"),
         ({"to_checkpoint": "2020-01-01T00:00Z"}, "had no checkpoint yet at 2020-01-01"),
