@@ -8,7 +8,7 @@ from dstl_dagster.changelog.reader.opened_file import begin_remote
 from dstl_dagster.changelog.reader.read_cache import ReadCache, process_cache
 from dstl_dagster.changelog.reader.read_plan import HandleRead
 from dstl_dagster.changelog.reader.reader import ChangelogReader
-from dstl_dagster.changelog.reader.sources import StoreSource
+from dstl_dagster.changelog.reader.stored_file import StoredFile
 from dstl_dagster.changelog.storage import (
     FsStateChangelogStorage,
     FsStateChangelogStorageFactory,
@@ -30,7 +30,7 @@ __all__ = [
     "MailboxFuture",
     "ReadCache",
     "StateChangelogWriter",
-    "StoreSource",
+    "StoredFile",
     "TaskMailbox",
     "begin_remote",
     "limit_local_copies",

@@ -8,11 +8,11 @@ from dstl_dagster.checkpoint.reader import CheckpointReader as CheckpointReader
 from dstl_dagster.checkpoint.restore import RestorePlan as RestorePlan
 from dstl_dagster.checkpoint.steps.clean_up import CleanUp as CleanUp, components_of as components_of
 from dstl_dagster.checkpoint.steps.compose_commit import SUCCESS_FILE as SUCCESS_FILE
-from dstl_dagster.checkpoint.upkeep import (
+from dstl_dagster.checkpoint.merge_state import materialize as materialize
+from dstl_dagster.checkpoint.renames import (
     change_columns as change_columns,
     change_names as change_names,
     changed_schema as changed_schema,
-    materialize as materialize,
 )
 from dstl_dagster.keyed import (
     AttemptReport as AttemptReport,

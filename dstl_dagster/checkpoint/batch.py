@@ -149,6 +149,13 @@ class Batch:
         return batch
 
     @classmethod
+    def on(cls, coordinator: CheckpointCoordinator, parent: Checkpoint) -> Batch:
+        """Step 1, on exactly this checkpoint."""
+        cost = coordinator.running_cost()
+        attempt = coordinator.trigger(expected_parent=parent.checkpoint_id)
+        return cls(coordinator, attempt, parent, trigger=cost.so_far())
+
+    @classmethod
     def resume(
         cls,
         coordinator: CheckpointCoordinator,

@@ -19,10 +19,11 @@ from dstl_dagster.checkpoint.reader import CheckpointReader
 from dstl_dagster.checkpoint.restore import RestorePlan
 from dstl_dagster.checkpoint.steps import clean_up, compose_commit, confirm, record, trigger
 from dstl_dagster.checkpoint.steps.clean_up import CleanUp
+from dstl_dagster.checkpoint.steps.persist import Files, Handles, as_operator_reports
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import validated_savepoint
-from dstl_dagster.keyed import AttemptReport, Files, Handles, Manifest, Source, as_operator_reports
+from dstl_dagster.keyed import AttemptReport, Manifest, Source
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, Options
 from dstl_dagster.storage import ObjectStore, RunningCost
 from dstl_dagster.timeline import (

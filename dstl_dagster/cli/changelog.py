@@ -46,13 +46,13 @@ def show(file: str, changes: bool, job_options: JobOptions, as_json: bool) -> No
 
 def _documents(file: str, options: JobOptions, *, with_changes: bool) -> Iterator[dict[str, Any]]:
     # Imported when the command runs: Arrow alone takes longer than `dstl --help` may.
-    from dstl_dagster.changelog import StoreSource, begin_remote
+    from dstl_dagster.changelog import StoredFile, begin_remote
     from dstl_dagster.format import ChangelogFileReader
 
     source = _open(file, options)
     try:
         reader = ChangelogFileReader(source)
-        if isinstance(source, StoreSource):
+        if isinstance(source, StoredFile):
             begin_remote(source, reader)
         index = reader.index()
         yield {
@@ -108,7 +108,7 @@ def _group_name(key_group: int) -> str:
 
 
 def _open(file: str, options: JobOptions) -> Any:
-    from dstl_dagster.changelog import StoreSource
+    from dstl_dagster.changelog import StoredFile
     from dstl_dagster.format import StreamStateHandle
     from dstl_dagster.storage import FileRanges, open_store
 
@@ -120,7 +120,7 @@ def _open(file: str, options: JobOptions) -> Any:
     folder, slash, name = file.rpartition("/")
     if not slash or not name or folder.endswith("/"):
         raise InvalidInputError(f"{file!r} names no object: expected scheme://place/object")
-    return StoreSource(open_store(folder, options.files), StreamStateHandle(name, None))
+    return StoredFile(open_store(folder, options.files), StreamStateHandle(name, None))
 
 
 def _line(document: dict[str, Any]) -> str:

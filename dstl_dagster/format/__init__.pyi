@@ -1,11 +1,11 @@
-from dstl_dagster.format.changelog_file import ChangelogFileReader as ChangelogFileReader
+from dstl_dagster.format.changelog_file.reader import ChangelogFileReader as ChangelogFileReader
 from dstl_dagster.format.changes import (
     META_KEY_GROUP as META_KEY_GROUP,
     StateChange as StateChange,
     StateChangeSet as StateChangeSet,
 )
 from dstl_dagster.format.column_ids import ColumnIds as ColumnIds
-from dstl_dagster.format.compression import Compression as Compression
+from dstl_dagster.format.changelog_file.compression import Compression as Compression
 from dstl_dagster.format.handles import (
     ChangelogStateHandle as ChangelogStateHandle,
     LocalStateHandle as LocalStateHandle,

@@ -1,33 +1,28 @@
-from dstl_dagster.keyed.conditions import (
+from dstl_dagster.keyed.read.conditions import (
     Condition as Condition,
     Replaced as Replaced,
+    Scope as Scope,
     replaced_scope as replaced_scope,
 )
-from dstl_dagster.keyed.diff import (
-    Beside as Beside,
-    KeyChange as KeyChange,
+from dstl_dagster.keyed.read.diff import (
     StateDiff as StateDiff,
-    beside as beside,
-    changed_rows as changed_rows,
     compared_runs as compared_runs,
     diff_checkpoints as diff_checkpoints,
     diff_states as diff_states,
-    key_history as key_history,
-    paired_rows as paired_rows,
 )
-from dstl_dagster.keyed.entries import (
+from dstl_dagster.keyed.documents.entries import (
     OperatorEntry as OperatorEntry,
     RunLists as RunLists,
     StateRows as StateRows,
     StateSizes as StateSizes,
     load_list as load_list,
 )
-from dstl_dagster.keyed.export import (
+from dstl_dagster.keyed.read.export import (
     Export as Export,
     export_checkpoint as export_checkpoint,
     export_state as export_state,
 )
-from dstl_dagster.keyed.keyed_state import (
+from dstl_dagster.keyed.read.keyed_state import (
     KeyedState as KeyedState,
     StateAt as StateAt,
     folded as folded,
@@ -35,54 +30,50 @@ from dstl_dagster.keyed.keyed_state import (
     schema_of as schema_of,
     split_count as split_count,
 )
-from dstl_dagster.keyed.manifest import (
+from dstl_dagster.keyed.documents.manifest import (
     Manifest as Manifest,
     load_manifest as load_manifest,
     require_same_manifest as require_same_manifest,
     store_manifest as store_manifest,
 )
-from dstl_dagster.keyed.merge import (
+from dstl_dagster.keyed.merge.merge import (
     due_operators as due_operators,
     merge_of_all as merge_of_all,
     with_due_merges as with_due_merges,
     write_merge as write_merge,
 )
-from dstl_dagster.keyed.merge_policy import DueMerge as DueMerge, MergePolicy as MergePolicy
-from dstl_dagster.keyed.replace import (
+from dstl_dagster.keyed.merge.policy import DueMerge as DueMerge, MergePolicy as MergePolicy
+from dstl_dagster.keyed.write.replace import (
     Grouped as Grouped,
     Replacement as Replacement,
-    Scope as Scope,
     replacements as replacements,
 )
-from dstl_dagster.keyed.reports import (
+from dstl_dagster.keyed.documents.reports import (
     AttemptReport as AttemptReport,
     FileReport as FileReport,
-    Files as Files,
-    Handles as Handles,
     OperatorReport as OperatorReport,
-    as_file_reports as as_file_reports,
-    as_operator_reports as as_operator_reports,
     load_report as load_report,
-    refuse_wrong_ttl as refuse_wrong_ttl,
     store_report as store_report,
 )
-from dstl_dagster.keyed.runs import Merge as Merge, Run as Run, merged_runs as merged_runs
-from dstl_dagster.keyed.scan import Filters as Filters, KeyGroups as KeyGroups, StateScan as StateScan
-from dstl_dagster.keyed.shared_files import (
+from dstl_dagster.keyed.documents.runs import Merge as Merge, Run as Run, merged_runs as merged_runs
+from dstl_dagster.keyed.read.scan import Filters as Filters, KeyGroups as KeyGroups, StateScan as StateScan
+from dstl_dagster.keyed.write.shared_files import (
     SharedFiles as SharedFiles,
     changes_to_json as changes_to_json,
     held_if_small as held_if_small,
     small_from_outcome as small_from_outcome,
 )
-from dstl_dagster.keyed.sources import (
+from dstl_dagster.keyed.documents.sources import (
     Measure as Measure,
     NameChange as NameChange,
     Source as Source,
     merged_sources as merged_sources,
     source_id as source_id,
 )
-from dstl_dagster.keyed.writer import (
+from dstl_dagster.keyed.write.writer import (
     open_attempt_changelog as open_attempt_changelog,
     write_range as write_range,
     write_rows as write_rows,
 )
+from dstl_dagster.keyed.read.history import KeyChange as KeyChange, key_history as key_history
+from dstl_dagster.keyed.read.pairs import Beside as Beside, beside as beside, changed_rows as changed_rows

@@ -20,8 +20,8 @@ import pyarrow.types as pt
 
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import META_KEY_GROUP, KeyGroupRange, StateTtl
-from dstl_dagster.format.change_set_codec import MAX_INLINE_VIEW_BYTES
-from dstl_dagster.format.change_set_parts import is_within
+from dstl_dagster.format.changelog_file.change_set_codec import MAX_INLINE_VIEW_BYTES
+from dstl_dagster.format.changelog_file.change_set_parts import is_within
 from dstl_dagster.format.changes import value_offsets
 from dstl_dagster.state.changes import decode_changes
 from dstl_dagster.state.keys import last_occurrences, occurring

@@ -1,34 +1,25 @@
 """What is not there, and why, in words: a job, a checkpoint, an object.
 
-Owns the errors, and the walk over the jobs' folders that names the nearest ones. Does not own noticing
-(`keyed`, `checkpoint`), or records that are missing (`lost`). Reads the timeline, which nothing did until
+Owns the errors. Does not own noticing (`keyed`, `checkpoint`), which jobs there are (`jobs`), or records that
+are missing (`lost`). Reads the timeline, which nothing did until
 something was missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import cast
 from urllib.parse import unquote, urlsplit
 
-from dstl_dagster.errors import DstlError, ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import JOBS_PREFIX, JobNames, nearest, validated_job
-from dstl_dagster.storage import ObjectStore, ShortListingStore
+from dstl_dagster.errors import DstlError, ErrorKind, NotFoundError
+from dstl_dagster.format import JobNames, nearest
+from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline.jobs import first_name, job_names
 from dstl_dagster.timeline.records import TimelineRecord
 from dstl_dagster.timeline.timeline import Timeline
-
-_AFTER_SLASH = "0"
-"""The character after `/`: no name of a folder's lies between."""
-
-
-def job_names(store: ObjectStore) -> list[str]:
-    """The jobs that have any object here, ascending. One listing for each."""
-    return sorted(_found(store))
 
 
 def missing_job(store: ObjectStore, job: str) -> NotFoundError:
     """The error (kind `no_checkpoint`) for a job without a record, with the nearest names in the store."""
-    if _first_name(store, JobNames(job).root) is not None:
+    if first_name(store, JobNames(job).root) is not None:
         said = (
             "has objects, but no record: a drop was interrupted, which `dstl jobs drop` finishes, or its "
             "records are lost, which only a backup has"
@@ -106,31 +97,3 @@ def _place(store: ObjectStore, name: str) -> str:
     """As other programs spell it."""
     uri = store.uri_of(name)
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
-
-
-def _found(store: ObjectStore) -> Iterator[str]:
-    """In the order of their folders, in which `a-b/` precedes `a/`."""
-    offset = JOBS_PREFIX
-    while True:
-        name = _first_name(store, JOBS_PREFIX, offset)
-        if name is None:
-            return
-        job, slash, _ = name.removeprefix(JOBS_PREFIX).partition("/")
-        if slash and _is_job(job):
-            yield job
-        offset = f"{JOBS_PREFIX}{job}{_AFTER_SLASH if slash else chr(0x20)}"
-
-
-def _first_name(store: ObjectStore, prefix: str, offset: str | None = None) -> str | None:
-    if store.capabilities.short_lists:
-        short = cast("ShortListingStore", store)
-        return next((stat.name for stat in short.list_first(prefix, 1, start_offset=offset)), None)
-    return next((stat.name for stat in store.list(prefix, start_offset=offset)), None)
-
-
-def _is_job(name: str) -> bool:
-    try:
-        validated_job(name)
-    except InvalidInputError:
-        return False
-    return True

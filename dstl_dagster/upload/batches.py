@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
 from dstl_dagster.errors import InternalError
-from dstl_dagster.format.footer import MAX_CHANGE_SETS_PER_FILE
+from dstl_dagster.format.changelog_file.footer import MAX_CHANGE_SETS_PER_FILE
 from dstl_dagster.upload.early import BeginFile, EarlyFile
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 from dstl_dagster.upload.uploader import StateChangeUploader

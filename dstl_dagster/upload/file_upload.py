@@ -11,7 +11,7 @@ from typing import Protocol
 
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ClosedError, InternalError
-from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
+from dstl_dagster.format.changelog_file.encoding import ChangelogFileEncoder
 from dstl_dagster.format.changes import StateChangeSet
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage import ObjectStat

@@ -19,7 +19,7 @@ from typing import Protocol, Self
 import pyarrow as pa
 
 from dstl_dagster.errors import ClosedError, DstlError, InvalidInputError, UnavailableError
-from dstl_dagster.format.compression import Compression
+from dstl_dagster.format.changelog_file.compression import Compression
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.storage import ObjectStore, RetryPolicy, StoreCapabilities
 from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle

@@ -16,8 +16,8 @@ from typing import Protocol, TypedDict, Unpack
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
-from dstl_dagster.format.compression import Compression
+from dstl_dagster.format.changelog_file.compression import Compression
+from dstl_dagster.format.changelog_file.encoding import ChangelogFileEncoder
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.upload.file_names import changelog_folder
 from dstl_dagster.upload.file_upload import FileTracker, FileUpload

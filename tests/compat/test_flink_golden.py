@@ -28,9 +28,9 @@ from dstl_dagster.format import (
     StateChange,
     StateChangeSet,
 )
-from dstl_dagster.format.changelog_file import ChangelogFileReader
-from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
-from dstl_dagster.format.compression import Compression
+from dstl_dagster.format.changelog_file.compression import Compression
+from dstl_dagster.format.changelog_file.encoding import ChangelogFileEncoder
+from dstl_dagster.format.changelog_file.reader import ChangelogFileReader
 from dstl_dagster.storage import ABSENT, MemoryObjectStore
 
 HERE = Path(__file__).parent / "flink"

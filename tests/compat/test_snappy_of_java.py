@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dstl_dagster.format import SequenceNumber, StateChange, StateChangeSet
-from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
-from dstl_dagster.format.compression import Compression
+from dstl_dagster.format.changelog_file.compression import Compression
+from dstl_dagster.format.changelog_file.encoding import ChangelogFileEncoder
 from dstl_dagster.spark.local.java import choose_java
 
 pyspark = pytest.importorskip("pyspark")

@@ -189,7 +189,7 @@ def test_a_budget_holds_each_of_its_limits(days: Days) -> None:
 def test_the_cost_of_an_old_checkpoint_is_unknown(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
     """It passes no budget that is set, and says why."""
     days.run("2024-01-01")
-    monkeypatch.setattr("dstl_dagster.keyed.manifest.CheckpointCost.from_json", lambda _: None)
+    monkeypatch.setattr("dstl_dagster.keyed.documents.manifest.CheckpointCost.from_json", lambda _: None)
     within, said = checked(days, budget=CostBudget(requests=10_000))["cost_budget"]
     assert not within
     assert said == "unknown: the requests of checkpoint 1 were not counted"

@@ -34,7 +34,7 @@ EXECUTOR = {
             "forkserver": {
                 "preload_modules": [
                     "dstl_dagster.spark.batch",
-                    "dstl_dagster.keyed.writer",
+                    "dstl_dagster.keyed.write.writer",
                     "dstl_dagster.orchestration.define.ops",
                     "dagster._core.storage.event_log",
                     "dagster._core.storage.runs",

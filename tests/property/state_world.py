@@ -25,15 +25,10 @@ from dstl_dagster.checkpoint import (
     materialize,
 )
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import (
-    KeyedState,
-    diff_checkpoints,
-    entries,
-    key_history,
-    keyed_state,
-    merge,
-    write_rows,
-)
+from dstl_dagster.keyed import KeyedState, diff_checkpoints, key_history, write_rows
+from dstl_dagster.keyed.documents import entries
+from dstl_dagster.keyed.merge import merge
+from dstl_dagster.keyed.read import keyed_state
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import ColumnChanges, StateSchema
 from dstl_dagster.storage import MemoryObjectStore

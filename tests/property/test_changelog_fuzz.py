@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import KeyGroupRange, SequenceNumber, StateChange, StateChangeSet
-from dstl_dagster.format.change_set_codec import DecodedChangeSet
-from dstl_dagster.format.changelog_file import ChangelogFileReader
-from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
-from dstl_dagster.format.compression import Compression
+from dstl_dagster.format.changelog_file.change_set_codec import DecodedChangeSet
+from dstl_dagster.format.changelog_file.compression import Compression
+from dstl_dagster.format.changelog_file.encoding import ChangelogFileEncoder
+from dstl_dagster.format.changelog_file.reader import ChangelogFileReader
 from tests.profiles import examples, limit
 
 pytestmark = limit()

@@ -27,13 +27,8 @@ from hypothesis.stateful import (
 from dstl_dagster.changelog import ChangelogReader, FsStateChangelogWriter
 from dstl_dagster.changelog.writer.results import PersistCompletion
 from dstl_dagster.errors import ClosedError, InvalidInputError, UnavailableError
-from dstl_dagster.format import (
-    ChangelogStateHandle,
-    KeyGroupRange,
-    SequenceNumber,
-    StreamStateHandle,
-    changelog_file_encoding,
-)
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SequenceNumber, StreamStateHandle
+from dstl_dagster.format.changelog_file import encoding as changelog_file_encoding
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings import LocalRecoveryConfig
 from dstl_dagster.storage import Generation, MemoryObjectStore

@@ -48,8 +48,8 @@ from dstl_dagster.keyed import (
     load_list,
     schema_of,
 )
-from dstl_dagster.keyed.manifest import load_manifest
-from dstl_dagster.keyed.reports import load_report
+from dstl_dagster.keyed.documents.manifest import load_manifest
+from dstl_dagster.keyed.documents.reports import load_report
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable, GSResumeRecoverable
 from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer, GSResumeRecoverableSerializer
 from dstl_dagster.state import StateSchema

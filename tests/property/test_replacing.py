@@ -102,7 +102,7 @@ def test_a_state_that_is_read_in_many_runs_is_replaced(monkeypatch: pytest.Monke
     coordinator = CheckpointCoordinator("job", MemoryObjectStore())
     many = {("a", number): "x" for number in range(500)} | {("b", number): "x" for number in range(500)}
     replaced(coordinator, None, table_of(many), max_parallelism=64)
-    monkeypatch.setattr("dstl_dagster.keyed.keyed_state._SPLIT_BYTES", 256)
+    monkeypatch.setattr("dstl_dagster.keyed.read.keyed_state._SPLIT_BYTES", 256)
     new = {("a", number): "y" for number in range(400, 900)}
     report = replaced(coordinator, frozenset({"a"}), table_of(new), max_parallelism=64)
     assert (report.upserts, report.deletes) == (500, 400)

@@ -14,9 +14,10 @@ import pytest
 
 from dstl_dagster.checkpoint import Manifest
 from dstl_dagster.checkpoint.steps import record
-from dstl_dagster.keyed import MergePolicy, OperatorEntry, Run, merge
-from dstl_dagster.keyed import runs as runs_module
-from dstl_dagster.keyed.entries import Listed
+from dstl_dagster.keyed import MergePolicy, OperatorEntry, Run
+from dstl_dagster.keyed.documents import runs as runs_module
+from dstl_dagster.keyed.documents.entries import Listed
+from dstl_dagster.keyed.merge import merge
 from tests.property.state_world import live
 
 LIVES = 4

@@ -22,8 +22,8 @@ from dstl_dagster.keyed import (
     write_merge,
     write_rows,
 )
-from dstl_dagster.keyed import diff as diff_module
-from dstl_dagster.keyed import merge as merge_module
+from dstl_dagster.keyed.merge import merge as merge_module
+from dstl_dagster.keyed.read import diff as diff_module
 from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.state import StateSchema, filled_column
 from dstl_dagster.state import fold as fold_module

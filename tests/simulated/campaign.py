@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format.envelope import decode_document
-from dstl_dagster.keyed import entries, manifest
+from dstl_dagster.keyed.documents import entries, manifest
 from tests.simulated.duels import DUELS, duels_of
 from tests.simulated.generated import generated
 from tests.simulated.histories import HISTORIES

@@ -20,8 +20,8 @@ from dstl_dagster.checkpoint.steps import record as step_4
 from dstl_dagster.checkpoint.steps.garbage import Garbage
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.keyed import Run
-from dstl_dagster.keyed import runs as runs_module
-from dstl_dagster.keyed.entries import Listed
+from dstl_dagster.keyed.documents import runs as runs_module
+from dstl_dagster.keyed.documents.entries import Listed
 from dstl_dagster.recoverable import commit
 from dstl_dagster.timeline import Completed, Ending, Fate, Subsumed, Timeline, TimelineView, decisions
 from tests.simulated import bystanders

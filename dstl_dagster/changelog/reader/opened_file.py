@@ -1,7 +1,7 @@
 """One changelog file that is being read, from the nearest copy that verifies.
 
 Owns the choice between the copies, and the error that names file and offset. Does not own the copies
-(`sources`, `read_cache`), nor what of the file is needed (`read_plan`).
+(`stored_file`, `read_cache`), nor what of the file is needed (`read_plan`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from dstl_dagster.changelog.reader.read_plan import FileRead
-from dstl_dagster.changelog.reader.sources import StoreSource
+from dstl_dagster.changelog.reader.stored_file import StoredFile
 from dstl_dagster.concurrency import Submit
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
-from dstl_dagster.format.change_set_codec import DecodedChangeSet
-from dstl_dagster.format.changelog_file import ChangelogFileReader, ReadFooter
+from dstl_dagster.format.changelog_file.change_set_codec import DecodedChangeSet
+from dstl_dagster.format.changelog_file.reader import ChangelogFileReader, ReadFooter
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.storage import RangeReader
 
@@ -65,13 +65,13 @@ class OpenedFile:
             raise FormatError(f"the file has {source.size_bytes()} bytes, not {stored_bytes}")
         footer = self.footer if len(self._sources) == 1 else None  # a copy may be another file
         reader = ChangelogFileReader(source, footer_required=stored_bytes is not None, known=footer)
-        if isinstance(source, StoreSource):
+        if isinstance(source, StoredFile):
             begin_remote(source, reader, [offset for offset, _ in self.wanted.sets], self.wanted.key_groups)
         self._reader = reader
 
     def run_ahead(self, submit: Submit) -> None:
         """From now on this file is read: other threads may fetch what comes."""
-        if isinstance(self._source, StoreSource):
+        if isinstance(self._source, StoredFile):
             self._source.run_ahead(submit)
 
     def change_set(self, offset: int) -> DecodedChangeSet | None:
@@ -104,7 +104,7 @@ class OpenedFile:
         assert reader is not None
         assert source is not None
         change_set = reader.change_set_of(offset, self.wanted.key_groups)
-        if isinstance(source, StoreSource):
+        if isinstance(source, StoredFile):
             source.proven()
         return change_set
 
@@ -122,7 +122,7 @@ def _may_pass(error: DstlError | OSError) -> bool:
 
 
 def begin_remote(
-    source: StoreSource,
+    source: StoredFile,
     reader: ChangelogFileReader,
     offsets: Sequence[int] | None = None,
     key_groups: Sequence[KeyGroupRange] | None = None,

@@ -19,10 +19,10 @@ from typing import Any, Final, Self, TypeVar
 
 from dstl_dagster.changelog.reader.disk_cache import DiskCache
 from dstl_dagster.changelog.reader.read_plan import WHOLE_FILE_BYTES
-from dstl_dagster.changelog.reader.sources import Ranges, StoreSource, bound_again
+from dstl_dagster.changelog.reader.stored_file import Ranges, StoredFile, bound_again
 from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import FormatError, NotFoundError
-from dstl_dagster.format.changelog_file import ReadFooter
+from dstl_dagster.format.changelog_file.reader import ReadFooter
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
@@ -134,7 +134,7 @@ class ReadCache:
                 return _HeldFile(store.uri_of(stream.name), octets)
             if self._disk is None:
                 return None
-            size_bytes = StoreSource(store, stream).size_bytes()
+            size_bytes = StoredFile(store, stream).size_bytes()
             disk, place = self._disk, store.uri_of(stream.name)
             return _twice(lambda: disk.keep(key, place, size_bytes, pieces_of(store, stream, size_bytes)))
 

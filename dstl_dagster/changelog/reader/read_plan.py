@@ -1,8 +1,8 @@
 """Which requests a read of changelog files makes: whose bytes are shared, and what is one request. Pure.
 
-Owns what is fetched whole, and which ranges become one request. Does not own making requests (`sources`), or
-how far ahead of the reader that is (`concurrency`): once for the files that are opened, and once for the
-ranges of the one being read. The changes that a reader keeps come on top.
+Owns what is fetched whole, and which ranges become one request. Does not own making requests
+(`stored_file`), or how far ahead of the reader that is (`concurrency`): once for the files that are opened,
+and once for the ranges of the one being read. The changes that a reader keeps come on top.
 
 A file is opened by one request: a small one is fetched whole, of a larger one its end, which says where each
 change set is. The change sets that are needed are then fetched in joined ranges. A file is opened once,

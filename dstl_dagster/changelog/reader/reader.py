@@ -28,11 +28,11 @@ from dstl_dagster.changelog.reader.read_plan import (
     files_of,
     opening_bytes,
 )
-from dstl_dagster.changelog.reader.sources import StoreSource
+from dstl_dagster.changelog.reader.stored_file import StoredFile
 from dstl_dagster.concurrency import ReadAhead
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
-from dstl_dagster.format.change_set_codec import DecodedChangeSet
-from dstl_dagster.format.change_set_parts import is_within
+from dstl_dagster.format.changelog_file.change_set_codec import DecodedChangeSet
+from dstl_dagster.format.changelog_file.change_set_parts import is_within
 from dstl_dagster.format.changes import META_KEY_GROUP, StateChange
 from dstl_dagster.format.handles import (
     STORAGE_IDENTIFIER,
@@ -203,7 +203,7 @@ class ChangelogReader:
         if isinstance(stream, LocalStateHandle):
             return OpenedFile(wanted, self._sources(stream))
         footer = None if self._cache is None else self._cache.footer(self._store, stream)
-        again = partial(StoreSource, self._store, stream)
+        again = partial(StoredFile, self._store, stream)
         return OpenedFile(wanted, self._sources(stream), footer, again=again)
 
     def _sources(self, handle: StreamStateHandle) -> list[Callable[[], RangeReader]]:
@@ -219,9 +219,9 @@ class ChangelogReader:
 
     def _durable(self, handle: StreamStateHandle) -> RangeReader:
         if self._cache is None:
-            return StoreSource(self._store, handle)
+            return StoredFile(self._store, handle)
         kept = self._cache.open(self._store, handle)
-        return kept or StoreSource(self._store, handle, self._cache.ranges(self._store, handle))
+        return kept or StoredFile(self._store, handle, self._cache.ranges(self._store, handle))
 
 
 def _worth_threads(files: Sequence[OpenedFile]) -> bool:

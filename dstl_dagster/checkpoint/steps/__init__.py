@@ -7,7 +7,7 @@
     5 confirm          `confirm`: the commit point
     6 compose-commit   `compose_commit`
     7 clean up         `clean_up`: the act; `garbage`: the plan; `references`: what checkpoints need;
-                       `mark`: how far the last one saw
+                       `clean_up_mark`: how far the last one saw
 
 Each is a function of a `Job`. Owns the order within a step. Does not own the rules (`timeline.decisions`), or
 the race for a slot (`timeline`).

@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Protocol
 
 from dstl_dagster.checkpoint.job import Job
+from dstl_dagster.checkpoint.steps.clean_up_mark import CleanUpMark, Marks, roots_digest
 from dstl_dagster.checkpoint.steps.garbage import (
     AttemptFates,
     Garbage,
@@ -29,7 +30,6 @@ from dstl_dagster.checkpoint.steps.garbage import (
     plan_garbage,
     unsettled,
 )
-from dstl_dagster.checkpoint.steps.mark import CleanUpMark, Marks, roots_digest
 from dstl_dagster.checkpoint.steps.references import References, needed_checkpoints, roots_of
 from dstl_dagster.concurrency import both, gather
 from dstl_dagster.format import COMPONENTS_PREFIX, JobNames

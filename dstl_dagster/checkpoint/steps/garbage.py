@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from dstl_dagster.checkpoint.steps.mark import CleanUpMark
+from dstl_dagster.checkpoint.steps.clean_up_mark import CleanUpMark
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.names import attempt_half, attempt_of_component
 from dstl_dagster.storage import ObjectStat

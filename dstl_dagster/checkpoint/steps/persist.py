@@ -1,23 +1,50 @@
 """Step 3: check what the tasks reported durable against the store.
 
-Owns the checks between a report and a manifest. Does not own when they are made, or the manifest (`record`).
+Owns the checks between a report and a manifest, and the plainer forms that step 4 accepts in a report's
+place. Does not own when they are made, or the manifest (`record`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from dstl_dagster.checkpoint.job import Job
 from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import COMPONENTS_PREFIX, JOBS_PREFIX
-from dstl_dagster.keyed import AttemptReport, FileReport, Files, OperatorReport, as_file_reports
-from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSRecoverableWriter
+from dstl_dagster.format import COMPONENTS_PREFIX, JOBS_PREFIX, ChangelogStateHandle
+from dstl_dagster.keyed import AttemptReport, FileReport, OperatorReport
+from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable, GSRecoverableWriter
+from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import Check, ObjectStat, ObjectStore, component_lookups
 from dstl_dagster.timeline import Attempt
+
+Handles = Iterable[OperatorReport] | Mapping[str, Sequence[ChangelogStateHandle] | OperatorReport]
+Files = Iterable[FileReport | GSCommitRecoverable]
+
+
+def as_operator_reports(handles: Handles) -> tuple[OperatorReport, ...]:
+    """Reports, or plain handle lists by operator, as reports sorted by operator name."""
+    if isinstance(handles, Mapping):
+        reports = [
+            entry if isinstance(entry, OperatorReport) else OperatorReport(operator, tuple(entry))
+            for operator, entry in handles.items()
+        ]
+    else:
+        reports = list(handles)
+    names = [report.operator for report in reports]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidInputError(f"operators {twice} are reported twice in one checkpoint: report each once")
+    waiting = next((report.operator for report in reports if report.is_waiting), None)
+    if waiting is not None:
+        raise InvalidInputError(
+            f"operator {waiting!r}: its changes wait to share a file with others of their batch: add the "
+            "report to that batch, and end it by hand_over or complete"
+        )
+    return tuple(sorted(reports, key=lambda report: report.operator))
 
 
 def checked_report(
@@ -38,7 +65,7 @@ def checked_report(
     (also if two files have the same name).
     """
     store = job.store
-    report = dataclasses.replace(report, files=as_file_reports(files, store, job.files, threads=job.threads))
+    report = dataclasses.replace(report, files=_file_reports(files, store, job.files, threads=job.threads))
     _refuse_foreign_changelog(report.operators, attempt, referenced)
     _refuse_nested_files(store, report.files)
     checks: list[Check] = [
@@ -48,6 +75,50 @@ def checked_report(
         checks += _file_checks(store, file)
     gather(checks, job.lookup_threads, "dstl-lookup")
     return report
+
+
+def _file_reports(
+    files: Files, store: ObjectStore, options: GSFileSystemOptions, *, threads: int = 1
+) -> tuple[FileReport, ...]:
+    """Reports, or bare recoverables whose components are looked up in the store, as reports.
+
+    Raises: NotFoundError if a component is missing, InvalidInputError if two files have the same name.
+    """
+    reports = tuple(
+        file
+        if isinstance(file, FileReport)
+        else _looked_up(file, store, options, store.capabilities.lookup_threads(threads))
+        for file in files
+    )
+    names = [report.recoverable.final_blob_identifier for report in reports]
+    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        raise InvalidInputError(
+            f"two files of one checkpoint have the name {twice.object_name!r}: give each its own"
+        )
+    return reports
+
+
+def _looked_up(
+    recoverable: GSCommitRecoverable, store: ObjectStore, options: GSFileSystemOptions, threads: int
+) -> FileReport:
+    identifiers = list(recoverable.component_blob_ids(options))
+    looks = component_lookups(store, [(each.bucket_name, each.object_name) for each in identifiers])
+    stats = gather(looks, threads, "dstl-lookup")
+    components = []
+    for identifier, found in zip(identifiers, stats, strict=True):
+        if found is None:
+            raise NotFoundError(
+                f"component {identifier.object_name} of file "
+                f"{recoverable.final_blob_identifier.object_name} is missing",
+                kind=ErrorKind.NOT_WRITTEN,
+            )
+        components.append(
+            Component(
+                identifier.bucket_name, identifier.object_name, found.generation, found.size, found.crc32c
+            )
+        )
+    return FileReport(recoverable, tuple(components))
 
 
 Reported = tuple[int | None, int | None, int | None]

@@ -17,22 +17,24 @@ from typing import Any
 
 from dstl_dagster.checkpoint.claims import refuse_unmoved
 from dstl_dagster.checkpoint.job import Checkpoint, Job
-from dstl_dagster.checkpoint.steps.persist import checked_report, with_a_component_each
+from dstl_dagster.checkpoint.steps.persist import (
+    Files,
+    as_operator_reports,
+    checked_report,
+    with_a_component_each,
+)
 from dstl_dagster.concurrency import both
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.keyed import (
     AttemptReport,
-    Files,
     Manifest,
     NameChange,
     OperatorEntry,
     OperatorReport,
     Run,
     StateRows,
-    as_operator_reports,
     merged_runs,
     merged_sources,
-    refuse_wrong_ttl,
     store_manifest,
 )
 from dstl_dagster.storage import OWN_RECORD, RECORD, CheckpointCost, RunningCost
@@ -103,7 +105,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
             _refuse_new_keys(known.report, operator)
             _refuse_forgotten_ids(known.report, operator)
             _refuse_another_case(known.report, operator)
-        refuse_wrong_ttl(None if known is None else known.report, operator)
+        _refuse_wrong_ttl(None if known is None else known.report, operator)
         entries[operator.operator] = _entry(attempt.checkpoint_id, known, operator)
     for name, entry in before.items():
         if name not in entries:
@@ -237,3 +239,37 @@ def _refuse_forgotten_ids(before: OperatorReport, now: OperatorReport) -> None:
             kind=ErrorKind.SCHEMA_CHANGE,
         )
     schema_of(now).covering(schema_of(before))
+
+
+def _refuse_wrong_ttl(before: OperatorReport | None, now: OperatorReport) -> None:
+    """Pass if what has expired stays expired, and the rows of `now` have the times that its TTL needs.
+
+    `before`: the operator's report at the parent; `None` if it has none.
+
+    Raises: InvalidInputError, kind `schema_change`.
+    """
+    ttl, known = now.ttl, None if before is None else before.ttl
+    if ttl is None and known is not None and known.ttl_us is not None:
+        raise InvalidInputError(
+            f"operator {now.operator!r} was written without its state's TTL: pass what `Batch.ttl_to_write` "
+            "gives, as `write_state` and `merge_state` do",
+            kind=ErrorKind.SCHEMA_CHANGE,
+        )
+    if ttl is None:
+        return
+    if not ttl.hides_what(known) and not now.is_of_all:
+        raise InvalidInputError(
+            f"operator {now.operator!r}: rows that have expired would come back, since the TTL ends or "
+            "becomes longer: write it with a `CheckpointBatch` or `Batch`, which leaves them out for good",
+            kind=ErrorKind.SCHEMA_CHANGE,
+        )
+    if ttl.ttl_us is None:
+        return
+    from dstl_dagster.keyed import schema_of  # imports Arrow, so only where there is a TTL
+
+    if ttl.column not in schema_of(now).ids:
+        raise InvalidInputError(
+            f"operator {now.operator!r}: column {ttl.column!r} holds the times of the state's TTL: keep it, "
+            "or end the TTL in the same batch (ttl=StateTtlConfig.disabled())",
+            kind=ErrorKind.SCHEMA_CHANGE,
+        )

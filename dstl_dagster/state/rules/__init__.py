@@ -2,7 +2,7 @@
 
 Owns which SQL these rules may use, and that what they may use gives what Spark gives with its default
 settings (ANSI): where DuckDB differs, the rule is translated so that it does not, or is refused by name. Does
-not own which rows are merged (`keyed.diff`), or rules that Spark itself evaluates (`spark.merge`).
+not own which rows are merged (`keyed.changed_rows`), or rules that Spark itself evaluates (`spark.merge`).
 
     parser      text to a tree
     types       Spark's names of types, and the type in which values of several meet

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from dstl_dagster.changelog import ChangelogReader, ReadCache
-from dstl_dagster.changelog.reader.sources import StoreSource
+from dstl_dagster.changelog.reader.stored_file import StoredFile
 from dstl_dagster.errors import FormatError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
-from dstl_dagster.format.changelog_file import ReadFooter
+from dstl_dagster.format.changelog_file.reader import ReadFooter
 from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore
 from tests.unit.changelog.writing import open_writer, persisted
@@ -159,15 +159,15 @@ def test_a_cache_that_keeps_before_it_verifies_is_found_out(
     store: Line, large: ChangelogStateHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Broken variant of the test above: ranges are kept as they come, and one of them is wrong."""
-    real = StoreSource._found
+    real = StoredFile._found
 
-    def keeps_at_once(self: StoreSource, start: int, length: int) -> bytes | memoryview:
+    def keeps_at_once(self: StoredFile, start: int, length: int) -> bytes | memoryview:
         found = real(self, start, length)
         if self._ranges_kept is not None and (start, length) in self._expected:
             self._ranges_kept.keep(start, found)
         return found
 
-    monkeypatch.setattr(StoreSource, "_found", keeps_at_once)
+    monkeypatch.setattr(StoredFile, "_found", keeps_at_once)
     whole = store.inner.get(large.handles_and_offsets[0][0].name)
     kept = [each for damaged in range(4) for each in kept_after_damage(store, large, damaged)]
     assert not all(each in whole for each in kept)

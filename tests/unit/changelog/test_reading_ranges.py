@@ -10,7 +10,8 @@ import pytest
 
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.errors import ClosedError
-from dstl_dagster.format import KeyGroupRange, changelog_file
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.format.changelog_file import reader as changelog_file
 from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore
 from dstl_dagster.storage.local.reading import LocalReading

@@ -10,7 +10,7 @@ import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.checkpoint.steps import clean_up, references
-from dstl_dagster.checkpoint.steps.mark import CleanUpMark
+from dstl_dagster.checkpoint.steps.clean_up_mark import CleanUpMark
 from dstl_dagster.checkpoint.steps.references import References, needed_checkpoints
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore

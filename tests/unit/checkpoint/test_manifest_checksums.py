@@ -188,5 +188,5 @@ def test_it_costs_no_request(keyed, monkeypatch):
     monkeypatch.setattr(Timeline, "_add_snapshot_if_due", lambda *_: None)
     fresh(keyed).timeline.tail()
     with_it = requests_of_a_checkpoint()
-    monkeypatch.setattr("dstl_dagster.keyed.manifest.crc32c_of", lambda _: None)
+    monkeypatch.setattr("dstl_dagster.keyed.documents.manifest.crc32c_of", lambda _: None)
     assert requests_of_a_checkpoint() == with_it

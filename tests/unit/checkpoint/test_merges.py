@@ -19,7 +19,8 @@ from dstl_dagster.checkpoint import (
 )
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, UnavailableError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import DueMerge, Merge, Run, due_operators, keyed_state, write_merge
+from dstl_dagster.keyed import DueMerge, Merge, Run, due_operators, write_merge
+from dstl_dagster.keyed.read import keyed_state
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.state import StateSchema
@@ -331,7 +332,7 @@ def test_a_failed_materialisation_aborts_its_attempt(
         raise UnavailableError("the store is away")
 
     with monkeypatch.context() as away:
-        away.setattr("dstl_dagster.keyed.shared_files.SharedFiles.write_range", unavailable)
+        away.setattr("dstl_dagster.keyed.write.shared_files.SharedFiles.write_range", unavailable)
         with pytest.raises(UnavailableError):
             materialize(keyed.coordinator, force=True)
     assert [record.kind for record in keyed.coordinator.timeline.records()][-2:] == ["opened", "aborted"]
@@ -403,7 +404,7 @@ def test_a_batch_whose_merge_fails_is_aborted(
     def unavailable(*_: object, **__: object) -> None:
         raise UnavailableError("the store is away")
 
-    monkeypatch.setattr("dstl_dagster.keyed.shared_files.SharedFiles.write_range", unavailable)
+    monkeypatch.setattr("dstl_dagster.keyed.write.shared_files.SharedFiles.write_range", unavailable)
     with pytest.raises(UnavailableError), CheckpointBatch(keyed.coordinator) as opened:
         opened.add(keyed.report(opened.attempt, [row("a", 3)]))
     assert [record.kind for record in keyed.coordinator.timeline.records()][-2:] == ["opened", "aborted"]

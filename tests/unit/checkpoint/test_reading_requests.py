@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dstl_dagster.keyed.diff import diff_checkpoints, key_history
+from dstl_dagster.keyed import diff_checkpoints, key_history
 from dstl_dagster.storage import MemoryObjectStore
 from tests.unit.checkpoint.counting import Counted
 

@@ -224,6 +224,6 @@ def test_what_a_checkpoint_cost_is_shown(store):
 
 def test_the_cost_of_an_old_checkpoint_is_unknown(store, monkeypatch):
     """Its manifest says nothing of it."""
-    monkeypatch.setattr("dstl_dagster.keyed.manifest.CheckpointCost.from_json", lambda _: None)
+    monkeypatch.setattr("dstl_dagster.keyed.documents.manifest.CheckpointCost.from_json", lambda _: None)
     assert "cost: not counted" in run(store, "show", "2")
     assert json.loads(run(store, "show", "2", "--json"))["cost"] is None

@@ -18,7 +18,7 @@ import pytest
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, FileReport, OperatorReport
 from dstl_dagster.errors import DstlError, ErrorKind
-from dstl_dagster.keyed.writer import write_rows
+from dstl_dagster.keyed.write.writer import write_rows
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema

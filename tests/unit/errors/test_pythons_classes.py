@@ -23,7 +23,7 @@ from dstl_dagster.errors import (
     UnavailableError,
     UploadTimeoutError,
 )
-from dstl_dagster.format.compression import Compression, decompressed
+from dstl_dagster.format.changelog_file.compression import Compression, decompressed
 from dstl_dagster.recoverable import GSCommitRecoverableSerializer, GSRecoverableWriter
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ANY, LocalObjectStore, MemoryObjectStore

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.errors import ErrorKind
-from dstl_dagster.format.changelog_file import ChangelogFileReader
-from dstl_dagster.format.footer import TRAILER_BYTES
+from dstl_dagster.format.changelog_file.footer import TRAILER_BYTES
+from dstl_dagster.format.changelog_file.reader import ChangelogFileReader
 from dstl_dagster.keyed import due_operators
-from dstl_dagster.keyed.export import export_checkpoint
-from dstl_dagster.keyed.keyed_state import KeyedState
+from dstl_dagster.keyed.read.export import export_checkpoint
+from dstl_dagster.keyed.read.keyed_state import KeyedState
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema, refuse_raw_text
 from dstl_dagster.storage import FileRanges

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.errors import FormatError, InternalError, InvalidInputError
-from dstl_dagster.format import (
-    SequenceNumber,
-    StateChange,
-    StateChangeSet,
-    change_set_codec,
-    changelog_file_encoding,
+from dstl_dagster.format import SequenceNumber, StateChange, StateChangeSet
+from dstl_dagster.format.changelog_file import change_set_codec
+from dstl_dagster.format.changelog_file import encoding as changelog_file_encoding
+from dstl_dagster.format.changelog_file.change_set_codec import (
+    ChangeSetLayout,
+    decode_change_set,
+    walk_change_set,
 )
-from dstl_dagster.format.change_set_codec import ChangeSetLayout, decode_change_set, walk_change_set
-from dstl_dagster.format.changelog_file import ChangelogFileReader
-from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder, encoded_chunks, plan_change_set
+from dstl_dagster.format.changelog_file.compression import Compression
+from dstl_dagster.format.changelog_file.encoding import ChangelogFileEncoder, encoded_chunks, plan_change_set
+from dstl_dagster.format.changelog_file.reader import ChangelogFileReader
 from dstl_dagster.format.changes import ChangeColumns, ChangeRun
-from dstl_dagster.format.compression import Compression
 
 ROWS = [StateChange(3, b"a"), StateChange(-1, b"meta"), StateChange(3, b""), StateChange(1, b"ccc")]
 

@@ -11,13 +11,13 @@ import pytest
 
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import KeyGroupRange, SequenceNumber, StateChange, StateChangeSet
-from dstl_dagster.format import changelog_file as changelog_file_module
-from dstl_dagster.format.change_set_codec import ChangeSetLayout
-from dstl_dagster.format.change_set_parts import is_within, part_of
-from dstl_dagster.format.changelog_file import ChangelogFileReader
-from dstl_dagster.format.changelog_file_encoding import ChangelogFileEncoder
-from dstl_dagster.format.compression import FRAME_BYTES, Compression
-from dstl_dagster.format.footer import Frames, decode_trailer
+from dstl_dagster.format.changelog_file import reader as changelog_file_module
+from dstl_dagster.format.changelog_file.change_set_codec import ChangeSetLayout
+from dstl_dagster.format.changelog_file.change_set_parts import is_within, part_of
+from dstl_dagster.format.changelog_file.compression import FRAME_BYTES, Compression
+from dstl_dagster.format.changelog_file.encoding import ChangelogFileEncoder
+from dstl_dagster.format.changelog_file.footer import Frames, decode_trailer
+from dstl_dagster.format.changelog_file.reader import ChangelogFileReader
 
 CHUNK_BYTES = 4 * FRAME_BYTES
 GROUPS = 64

@@ -14,7 +14,7 @@ import pytest
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import Condition, replaced_scope
-from dstl_dagster.keyed.conditions import parsed_filters
+from dstl_dagster.keyed.read.conditions import parsed_filters
 from dstl_dagster.state import StateSchema, key_group_of
 
 COLUMNS = pa.schema(

@@ -11,8 +11,9 @@ import pytest
 from dstl_dagster.checkpoint import Checkpoint, materialize
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import StateDiff, compared_runs, diff_checkpoints, diff_states, keyed_state
-from dstl_dagster.keyed import diff as diff_module
+from dstl_dagster.keyed import StateDiff, compared_runs, diff_checkpoints, diff_states
+from dstl_dagster.keyed.read import diff as diff_module
+from dstl_dagster.keyed.read import keyed_state
 from dstl_dagster.state import StateSchema, key_group_of
 
 if TYPE_CHECKING:

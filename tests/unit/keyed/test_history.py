@@ -10,7 +10,8 @@ import pytest
 
 from dstl_dagster.checkpoint import Checkpoint, materialize
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.keyed import KeyChange, entries, key_history
+from dstl_dagster.keyed import KeyChange, key_history
+from dstl_dagster.keyed.documents import entries
 from dstl_dagster.state import StateSchema, key_group_of
 
 if TYPE_CHECKING:

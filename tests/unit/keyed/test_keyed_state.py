@@ -9,7 +9,8 @@ import pytest
 
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import KeyedState, keyed_state
+from dstl_dagster.keyed import KeyedState
+from dstl_dagster.keyed.read import keyed_state
 from dstl_dagster.state import StateSchema, key_group_of
 from dstl_dagster.storage import Generation
 

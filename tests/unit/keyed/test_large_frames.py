@@ -14,7 +14,7 @@ import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import diff_checkpoints, export_checkpoint, write_rows
-from dstl_dagster.keyed.merge import merge_of_all
+from dstl_dagster.keyed.merge.merge import merge_of_all
 from dstl_dagster.state import StateSchema, pieces
 from dstl_dagster.storage import LocalObjectStore
 

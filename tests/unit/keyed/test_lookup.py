@@ -10,8 +10,8 @@ import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import KeyedState
-from dstl_dagster.keyed.lookup import touched_ranges
-from dstl_dagster.keyed.writer import write_rows
+from dstl_dagster.keyed.read.lookup import touched_ranges
+from dstl_dagster.keyed.write.writer import write_rows
 from dstl_dagster.state import StateSchema, key_group_of
 from dstl_dagster.storage import MemoryObjectStore
 from tests.unit.changelog.test_reading_requests import Network

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import keyed_state
-from dstl_dagster.keyed.keyed_state import _passes
+from dstl_dagster.keyed.read import keyed_state
+from dstl_dagster.keyed.read.keyed_state import _passes
 from dstl_dagster.state import StateSchema
 from tests.unit.keyed.test_wide_and_many import stored
 

@@ -14,9 +14,10 @@ import pytest
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Manifest, OperatorReport
 from dstl_dagster.errors import InvalidInputError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.keyed import KeyedState, SharedFiles, held_if_small, shared_files
-from dstl_dagster.keyed.reports import stored_bytes
-from dstl_dagster.keyed.shared_files import (
+from dstl_dagster.keyed import KeyedState, SharedFiles, held_if_small
+from dstl_dagster.keyed.documents.reports import stored_bytes
+from dstl_dagster.keyed.write import shared_files
+from dstl_dagster.keyed.write.shared_files import (
     FILE_BYTES,
     FILE_RANGES,
     SMALL_BYTES,

@@ -13,7 +13,7 @@ import pytest
 import dstl_dagster
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.lookup import key_groups_of_filters, merged_ranges
+from dstl_dagster.keyed.read.lookup import key_groups_of_filters, merged_ranges
 from dstl_dagster.state import StateSchema, key_group_of
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore
 

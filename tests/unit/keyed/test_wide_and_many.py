@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.keyed import KeyedState, keyed_state, write_rows
+from dstl_dagster.keyed import KeyedState, write_rows
+from dstl_dagster.keyed.read import keyed_state
 from dstl_dagster.state import StateSchema, key_group_of
 from dstl_dagster.storage import MemoryObjectStore
 from dstl_dagster.testing.fault_store import FaultStore

@@ -17,8 +17,7 @@ _NOT_NEEDED = (
     "dstl_dagster.timeline.timeline",
     "dstl_dagster.recoverable.commit",
     "dstl_dagster.storage.gcs.store",
-    "dstl_dagster.keyed.bases",
-    "dstl_dagster.keyed.folding",
+    "dstl_dagster.keyed.merge",
 )
 
 
@@ -46,13 +45,11 @@ def test_a_task_imports_only_what_it_needs(module: str, at_most: int) -> None:
 def test_a_read_is_planned_without_the_steps_of_a_checkpoint() -> None:
     """Spark starts processes of their own to plan a read, which import all they need, twice."""
     found = imported_by("dstl_dagster.spark.data_source")
-    steps = [
-        f"dstl_dagster.checkpoint.{name}" for name in ("coordinator", "steps", "batch", "cleanup", "audit")
-    ]
+    steps = [f"dstl_dagster.checkpoint.{name}" for name in ("coordinator", "steps", "batch")]
     writing = [
         "dstl_dagster.spark.dataframes.state",
         "dstl_dagster.spark.sink.writers",
-        "dstl_dagster.keyed.bases",
+        "dstl_dagster.keyed.merge",
     ]
     assert not set(found) & {*steps, *writing}
     assert len([name for name in found if name.startswith("dstl_dagster")]) <= 179

@@ -11,7 +11,7 @@ import pytest
 from dstl_dagster.changelog import ReadCache
 from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.keyed import StateAt
-from dstl_dagster.keyed.writer import write_rows
+from dstl_dagster.keyed.write.writer import write_rows
 from dstl_dagster.spark import stores
 from dstl_dagster.spark.dataframes import merge_tasks
 from dstl_dagster.spark.dataframes.merge_tasks import LookUpTask

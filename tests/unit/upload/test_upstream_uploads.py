@@ -14,7 +14,7 @@ import pytest
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.errors import ClosedError, InvalidInputError, UnavailableError, UploadTimeoutError
 from dstl_dagster.format import KeyGroupRange, SequenceNumber, StateChange, StateChangeSet, StreamStateHandle
-from dstl_dagster.format.compression import Compression
+from dstl_dagster.format.changelog_file.compression import Compression
 from dstl_dagster.metrics import InMemoryMetrics
 from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.settings import FsStateChangelogOptions

@@ -1,6 +1,6 @@
 """Merging runs of a state: what an attempt writes of older changes, before its own.
 
-Owns which merges an attempt does, and writing one. Does not own when one is due (`merge_policy`), what it
+Owns which merges an attempt does, and writing one. Does not own when one is due (`policy`), what it
 replaces (`runs`), or the steps that put it in a checkpoint (`checkpoint`).
 
 A merge keeps of each key the last change. If nothing older is left below it, it holds rows alone; otherwise
@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.entries import OperatorEntry
-from dstl_dagster.keyed.keyed_state import KeyedState, folded, is_keyed, schema_of, split_count
-from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.keyed.merge_policy import SMALL_RUN_BYTES, DueMerge, MergePolicy
-from dstl_dagster.keyed.reports import OperatorReport
-from dstl_dagster.keyed.runs import FROM_THE_BEGINNING, Merge, Run, within
-from dstl_dagster.keyed.shared_files import SharedFiles
-from dstl_dagster.keyed.writer import open_attempt_changelog
+from dstl_dagster.keyed.documents.entries import OperatorEntry
+from dstl_dagster.keyed.documents.manifest import Manifest
+from dstl_dagster.keyed.documents.reports import OperatorReport
+from dstl_dagster.keyed.documents.runs import FROM_THE_BEGINNING, Merge, Run, within
+from dstl_dagster.keyed.merge.policy import SMALL_RUN_BYTES, DueMerge, MergePolicy
+from dstl_dagster.keyed.read.keyed_state import KeyedState, folded, is_keyed, schema_of, split_count
+from dstl_dagster.keyed.write.shared_files import SharedFiles
+from dstl_dagster.keyed.write.writer import open_attempt_changelog
 from dstl_dagster.settings import CheckpointOptions, JobOptions, parse_names
 from dstl_dagster.state import (
     EncodedChanges,

@@ -20,7 +20,7 @@ from dstl_dagster.changelog import (
 )
 from dstl_dagster.errors import InternalError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult, StateTtl
-from dstl_dagster.keyed.reports import OperatorReport
+from dstl_dagster.keyed.documents.reports import OperatorReport
 from dstl_dagster.metrics import MetricsHook
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import (

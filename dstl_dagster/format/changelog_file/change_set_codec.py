@@ -1,7 +1,7 @@
 """One change set as bytes, in Flink's layout: its layout and its decoder. Pure.
 
-Owns the body's layout and decoding. Does not own encoding (`change_set_encoding`), files, compression or
-checksums (`changelog_file`, `compression`).
+Owns the body's layout and decoding. Does not own encoding (`encoding`), files, compression or
+checksums (`reader`, `compression`).
 
 All integers are big-endian signed 32-bit:
 

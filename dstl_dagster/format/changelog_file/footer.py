@@ -1,6 +1,6 @@
 """The footer of a changelog file: where each change set is, how long its changes are, its checksum. Pure.
 
-Owns the footer's bytes. Does not own the body (`change_set_codec`) nor how a file is read (`changelog_file`).
+Owns the footer's bytes. Does not own the body (`change_set_codec`) nor how a file is read (`reader`).
 
 The footer is after the body, where Flink's reader never looks; in a compressed file it is in frames that
 every decoder skips. In file order:
@@ -35,8 +35,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dstl_dagster.errors import ErrorKind, FormatError
-from dstl_dagster.format.change_set_codec import ChangeSetLayout
-from dstl_dagster.format.compression import Compression
+from dstl_dagster.format.changelog_file.change_set_codec import ChangeSetLayout
+from dstl_dagster.format.changelog_file.compression import Compression
 from dstl_dagster.format.sequence import MAX_SEQUENCE_NUMBER, SequenceNumber
 
 MAX_CHANGE_SETS_PER_FILE: Final = 1 << 16

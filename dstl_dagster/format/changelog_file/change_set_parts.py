@@ -1,6 +1,6 @@
 """Which frames of a change set hold some key groups, and what of them is wanted. Pure.
 
-Owns that choice. Does not own the table of frames (`footer`), or reading them (`changelog_file`).
+Owns that choice. Does not own the table of frames (`footer`), or reading them (`reader`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dstl_dagster.format.change_set_codec import ChangeSetLayout
+from dstl_dagster.format.changelog_file.change_set_codec import ChangeSetLayout
+from dstl_dagster.format.changelog_file.footer import Frames
 from dstl_dagster.format.changes import META_KEY_GROUP
-from dstl_dagster.format.footer import Frames
 from dstl_dagster.format.key_groups import KeyGroupRange
 
 Int64s = npt.NDArray[np.int64]

@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 from dstl_dagster.changelog import ChangelogReader
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.keyed_state import KeyedState, folded
-from dstl_dagster.keyed.manifest import Manifest
+from dstl_dagster.keyed.documents.manifest import Manifest
+from dstl_dagster.keyed.read.keyed_state import KeyedState, folded
 from dstl_dagster.settings import JobOptions, parse_names
 from dstl_dagster.state import refuse_raw_text, text_as_bytes
 from dstl_dagster.storage import ABSENT, ObjectStat, ObjectStore, open_store

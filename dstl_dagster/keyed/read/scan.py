@@ -21,11 +21,10 @@ import pyarrow.compute as pc
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.conditions import parsed_filters
-from dstl_dagster.keyed.keyed_state import StateAt
-from dstl_dagster.keyed.lookup import as_expression, key_groups_of_filters, merged_ranges
-from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.keyed.replace import Scope
+from dstl_dagster.keyed.documents.manifest import Manifest
+from dstl_dagster.keyed.read.conditions import Scope, parsed_filters
+from dstl_dagster.keyed.read.keyed_state import StateAt
+from dstl_dagster.keyed.read.lookup import as_expression, key_groups_of_filters, merged_ranges
 from dstl_dagster.settings import JobOptions, parse_names
 from dstl_dagster.state import refuse_raw_text, text_as_bytes
 from dstl_dagster.storage import ObjectStore, open_store

@@ -1,7 +1,7 @@
 """A state as runs: which changes make up an operator's state at a checkpoint, and what a merge makes of them.
 
 Owns the values, the rule by which a merge replaces what it read, and their compact JSON form. Does not own
-when something is merged (`merge_policy`), merging (`merge`), or which checkpoint has which runs
+when something is merged (`merge.policy`), merging (`merge`), or which checkpoint has which runs
 (`manifest`). Pure.
 
 A run holds the last change of each of its keys, in some key groups, of a span of checkpoints. The runs of a

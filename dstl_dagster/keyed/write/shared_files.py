@@ -24,9 +24,9 @@ from dstl_dagster.changelog import FsStateChangelogStorage, MailboxFuture
 from dstl_dagster.errors import InternalError, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult, StreamStateHandle
 from dstl_dagster.format.changes import payload_bytes
-from dstl_dagster.keyed.reports import WAITING, OperatorReport
-from dstl_dagster.keyed.runs import Run
-from dstl_dagster.keyed.writer import open_attempt_changelog, write_range
+from dstl_dagster.keyed.documents.reports import WAITING, OperatorReport
+from dstl_dagster.keyed.documents.runs import Run
+from dstl_dagster.keyed.write.writer import open_attempt_changelog, write_range
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import EncodedChanges, StateSchema
 from dstl_dagster.storage import ObjectStore

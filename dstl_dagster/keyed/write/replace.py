@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,25 +19,12 @@ import pyarrow as pa
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.diff import paired_rows
-from dstl_dagster.keyed.keyed_state import KeyedState
+from dstl_dagster.keyed.read.conditions import Scope
+from dstl_dagster.keyed.read.keyed_state import KeyedState
+from dstl_dagster.keyed.read.pairs import paired_rows
 from dstl_dagster.state import StateSchema, python_rows, same_rows, taken
 
 Groups = npt.NDArray[np.int32]
-
-
-class Scope(Protocol):
-    """Which rows of a state are replaced. It goes by keys alone: of a key, all rows are in it, or none."""
-
-    def holds(self, rows: pa.Table) -> pa.BooleanArray:
-        """For each row, whether it is. `rows` have the key columns. Raises: InvalidInputError if the columns
-        have types that the scope cannot tell.
-        """
-        ...
-
-    def __str__(self) -> str:
-        """As it stands after "is not in"."""
-        ...
 
 
 class Grouped(NamedTuple):

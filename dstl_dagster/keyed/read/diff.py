@@ -1,7 +1,7 @@
-"""What changed: between two checkpoints, between the state and rows beside it, and of one key over time.
+"""What changed between two checkpoints.
 
-Owns which key groups are compared, whether each key was added, removed or changed, and what the runs of a
-state say of one key. Does not own reading the state (`keyed_state`), or when two values are equal
+Owns which key groups are compared, and whether each key was added, removed or changed. Does not own reading
+the state (`keyed_state`), which rows have the same key (`pairs`), or when two values are equal
 (`state.equality`).
 
 Compares states, not logs: a row rewritten with the same values is unchanged, one that expired was removed,
@@ -11,35 +11,20 @@ and a merge in between makes no difference. Any two checkpoints can be compared,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.keyed_state import KeyedState, Log, folded_logs, split_count
-from dstl_dagster.keyed.lookup import key_table, touched_ranges
-from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.state import (
-    StateFold,
-    StateSchema,
-    expired_rows,
-    key_numbers,
-    python_rows,
-    ranges_of_tasks,
-    same_rows,
-    taken,
-)
+from dstl_dagster.keyed.documents.manifest import Manifest
+from dstl_dagster.keyed.read.keyed_state import KeyedState, Log, folded_logs, split_count
+from dstl_dagster.keyed.read.pairs import paired_rows
+from dstl_dagster.state import StateFold, StateSchema, ranges_of_tasks, same_rows, taken
 from dstl_dagster.storage import ObjectStore
-
-Flags = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -163,124 +148,3 @@ def _compared(key_groups: KeyGroupRange, schema: StateSchema, before: pa.Table, 
         before=old_rows.filter(changed),
         after=new_rows.filter(changed),
     )
-
-
-class Pairs(NamedTuple):
-    """For each key its row numbers, -1 where that side does not have it: ascending in `before`, then in
-    `after`.
-    """
-
-    before: Places
-    after: Places
-
-    @property
-    def in_both(self) -> Flags:
-        found: Flags = (self.before >= 0) & (self.after >= 0)
-        return found
-
-
-def paired_rows(schema: StateSchema, before: pa.Table, after: pa.Table) -> Pairs:
-    """Of several rows of one key, the last."""
-    names = list(schema.key_columns)
-    keys = pa.concat_tables([before.select(names), after.select(names)])
-    numbers, count = key_numbers(keys, names)
-    pairs = Pairs(np.full(count, -1), np.full(count, -1))
-    pairs.before[numbers[: before.num_rows]] = np.arange(before.num_rows)
-    pairs.after[numbers[before.num_rows :]] = np.arange(after.num_rows)
-    return pairs
-
-
-class Beside(NamedTuple):
-    """The state's row of each key.
-
-    Attributes:
-        old: as many rows as there are keys; null in every column where the state has none.
-        in_state: which keys have one.
-        repeated: whether a key occurs more than once.
-    """
-
-    old: pa.Table
-    in_state: Flags
-    repeated: bool
-
-
-def beside(schema: StateSchema, state: pa.Table, keys: pa.Table) -> Beside:
-    """`state`: the rows of these keys, each once, in any order. `keys`: the key columns, in their types."""
-    pairs = paired_rows(schema, state, keys)
-    absent = state.num_rows
-    at = np.full(keys.num_rows, absent)
-    at[pairs.after[pairs.in_both]] = pairs.before[pairs.in_both]
-    blank = pa.table([pa.nulls(1, field.type) for field in state.schema], schema=state.schema)
-    old = taken(pa.concat_tables([state, blank]), at)
-    return Beside(old, at < absent, int(np.sum(pairs.after >= 0)) < keys.num_rows)
-
-
-def changed_rows(before: pa.Table, after: pa.Table, in_state: Flags, deleted: Flags) -> Flags:
-    """Which rows a merge writes: of keys that are in the state, those deleted or with other values; and new
-    ones that are not deleted. `before`, `after`: of one schema.
-    """
-    changed: Flags = np.where(deleted, in_state, ~in_state | ~same_rows(before, after))
-    return changed
-
-
-@dataclass(frozen=True)
-class KeyChange:
-    """What one checkpoint holds about a key.
-
-    Attributes:
-        checkpoint_id: that checkpoint; of what was merged, the last one that the merge stands for.
-        change: `upsert` and `delete` are changes made in that checkpoint. `from before`: a merge holds what
-            that checkpoint or one before it wrote, whose changes it replaced. `expired`: the last row is none
-            any more at the checkpoint that was asked, by the state's TTL; no change says so.
-        row: the row from then on, in the columns of the newest schema; `None` if it was deleted. Text
-            that is not UTF-8 is `state.RawText`.
-    """
-
-    checkpoint_id: int
-    change: Literal["upsert", "delete", "from before", "expired"]
-    row: dict[str, Any] | None
-
-
-def key_history(
-    store: ObjectStore, manifest: Manifest, operator: str, key: Mapping[str, Any]
-) -> list[KeyChange]:
-    """Every change of a key that the runs of this checkpoint still have, oldest first.
-
-    Reads only the changes of the key's key group. Empty if the key was never written, or the operator has no
-    state.
-
-    Args:
-        key: a value for every key column; None is a value like any other.
-
-    Raises: InvalidInputError if `key` does not have this state's key columns, or the state has no schema;
-    NotFoundError (kind `checkpoint_gone`), FormatError, UnavailableError.
-    """
-    state = KeyedState.of(store, manifest, operator)
-    entry = manifest.operators.get(operator)
-    if state is None or entry is None:
-        return []
-    wanted = key_table(state.schema, key)
-    key_groups = touched_ranges(wanted, state.schema)
-    logs = [Log(run.handles, key_groups, None) for run in entry.runs]
-    with state.reading() as reader:
-        # Each run is folded for itself: all of a key's changes are wanted.
-        folds = folded_logs(reader, state.schema, logs, wanted)
-        changes: list[KeyChange] = []
-        expired = False
-        for run, fold in zip(entry.runs, folds, strict=True):
-            for row, deleted, is_over in _changes(fold, state):
-                what: Literal["upsert", "delete", "from before"] = "delete" if deleted else "upsert"
-                changes.append(KeyChange(run.last, "from before" if run.merged else what, row))
-                expired = is_over
-    return [*changes, KeyChange(state.checkpoint_id, "expired", None)] if expired else changes
-
-
-def _changes(fold: StateFold, state: KeyedState) -> Iterator[tuple[dict[str, Any] | None, bool, bool]]:
-    """The change of the key that was folded, if there is one: its row, whether it was deleted, and whether
-    the row has expired by now.
-    """
-    for run in fold.runs():
-        expired = expired_rows(run.alive().rows, state.schema, state.at.ttl) is not None
-        for row in python_rows(run.rows):
-            deleted = row.pop(run.rows.schema.names[-1])
-            yield (None, True, False) if deleted else (row, False, expired)

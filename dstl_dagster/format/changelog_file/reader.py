@@ -1,6 +1,6 @@
 """A whole changelog file: its layout, and finding and verifying a change set in it.
 
-Owns the parts of a file. Does not own writing it (`changelog_file_encoding`), nor where the bytes come from:
+Owns the parts of a file. Does not own writing it (`encoding`), nor where the bytes come from:
 the reader takes ranges from any `RangeReader`.
 
     file := flag (1 byte: 0 plain, 1 Snappy frames, 2 Zstandard frames), body, footer
@@ -23,16 +23,20 @@ import numpy as np
 import pyarrow as pa
 
 from dstl_dagster.errors import FormatError
-from dstl_dagster.format.change_set_codec import (
+from dstl_dagster.format.changelog_file.change_set_codec import (
     ChangeSetLayout,
     DecodedChangeSet,
     decode_change_set,
     walk_change_set,
 )
-from dstl_dagster.format.change_set_parts import ChangeSetPart, has_any, part_of
-from dstl_dagster.format.compression import Compression, decompressed, decompressed_whole, in_steps
-from dstl_dagster.format.crc32c import crc32c
-from dstl_dagster.format.footer import (
+from dstl_dagster.format.changelog_file.change_set_parts import ChangeSetPart, has_any, part_of
+from dstl_dagster.format.changelog_file.compression import (
+    Compression,
+    decompressed,
+    decompressed_whole,
+    in_steps,
+)
+from dstl_dagster.format.changelog_file.footer import (
     TABLE_END_BYTES,
     ChangeSetEntry,
     FileIndex,
@@ -42,6 +46,7 @@ from dstl_dagster.format.footer import (
     decode_index,
     decode_trailer,
 )
+from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.key_groups import KeyGroupRange
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.runs import FROM_THE_BEGINNING, Run, handle_bytes
+from dstl_dagster.keyed.documents.runs import FROM_THE_BEGINNING, Run, handle_bytes
 
 SMALL_RUN_BYTES: Final = 256 << 10
 """Stored. Smaller runs are of one class; so much may be merged by any checkpoint, however little it wrote."""

@@ -21,10 +21,10 @@ from dstl_dagster.changelog import ChangelogReader, HandleRead, ReadCache
 from dstl_dagster.concurrency import passes_ahead, read_ahead
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
-from dstl_dagster.keyed.lookup import Keys, keys_table, touched_ranges
-from dstl_dagster.keyed.manifest import Manifest
-from dstl_dagster.keyed.reports import OperatorReport
-from dstl_dagster.keyed.runs import within
+from dstl_dagster.keyed.documents.manifest import Manifest
+from dstl_dagster.keyed.documents.reports import OperatorReport
+from dstl_dagster.keyed.documents.runs import within
+from dstl_dagster.keyed.read.lookup import Keys, keys_table, touched_ranges
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import (
     FoldedRun,

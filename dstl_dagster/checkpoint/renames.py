@@ -1,82 +1,17 @@
-"""Checkpoints without a batch: one that merges state, and one that drops or renames columns or operators.
+"""A checkpoint without a batch that drops or renames columns, operators or sources.
 
-Owns steps 1 to 6 around these. Does not own when runs are due or merging them (`keyed.merge`), or what a
-change of columns means (`state.ColumnChanges`).
+Owns steps 1 to 6 around the change. Does not own what a change means (`state.ColumnChanges`,
+`keyed.NameChange`).
 """
 
 from __future__ import annotations
-
-import logging
-from collections.abc import Callable, Collection
 
 from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.job import Checkpoint
 from dstl_dagster.errors import ErrorKind, NotFoundError
-from dstl_dagster.keyed import (
-    NameChange,
-    OperatorReport,
-    StateAt,
-    due_operators,
-    merge_of_all,
-)
+from dstl_dagster.keyed import NameChange, OperatorReport, StateAt
 from dstl_dagster.state import ColumnChanges, StateSchema
-
-log = logging.getLogger(__name__)
-
-Progress = Callable[[int, int], None]
-
-
-def materialize(
-    coordinator: CheckpointCoordinator,
-    operators: Collection[str] | None = None,
-    force: bool = False,
-    *,
-    progress: Progress | None = None,
-) -> Checkpoint | None:
-    """Create a checkpoint in which every state with runs that are due is one run; `None` if there is none.
-
-    Runs the public steps on top of the last checkpoint and keeps its positions. Any process may call it, and
-    be killed doing so; it is refused while another owner's attempt is open.
-
-    Args:
-        operators: only these; `None`: all.
-        force: merge every state that is not one run.
-        progress: called for each operator as `merge_of_all` does.
-
-    Raises: ConflictError (kind `attempt_open`, `moved`), InvalidInputError (kind `no_state`),
-    NotFoundError, FormatError, UnavailableError; the attempt is aborted then.
-    """
-    latest = coordinator.latest()
-    if latest is None:
-        return None
-    store, manifest = coordinator.store, latest.manifest
-    due = due_operators(manifest, coordinator.options, operators, force=force)
-    if not due:
-        return None
-    batch = _batch_on(coordinator, latest)
-    with batch.aborted_on_error():
-        for each in due:
-            report = merge_of_all(
-                store,
-                batch.attempt,
-                manifest,
-                each,
-                coordinator.job_options,
-                progress=progress,
-                shared=batch.shared_files,
-            )
-            batch.add(report)
-    checkpoint = batch.complete()
-    log.info("checkpoint %d merged the state of %s", checkpoint.checkpoint_id, ", ".join(due))
-    return checkpoint
-
-
-def _batch_on(coordinator: CheckpointCoordinator, parent: Checkpoint) -> Batch:
-    """Step 1, on exactly this checkpoint."""
-    cost = coordinator.running_cost()
-    attempt = coordinator.trigger(expected_parent=parent.checkpoint_id)
-    return Batch(coordinator, attempt, parent, trigger=cost.so_far())
 
 
 def changed_schema(
@@ -108,7 +43,7 @@ def change_columns(
     Raises: ConflictError (kind `attempt_open`, `moved`); as `changed_schema`, before an attempt opens.
     """
     schema = changed_schema(coordinator, parent, operator, changes)
-    batch = _batch_on(coordinator, parent)
+    batch = Batch.on(coordinator, parent)
     batch.add(
         OperatorReport(
             operator=operator,
@@ -134,6 +69,6 @@ def change_names(coordinator: CheckpointCoordinator, parent: Checkpoint, names: 
     """
     manifest = parent.manifest
     names.require_known(manifest.operators, manifest.sources, manifest.job)
-    batch = _batch_on(coordinator, parent)
+    batch = Batch.on(coordinator, parent)
     batch.change_names(names)
     return batch.complete()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +20,27 @@ import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.lookup import as_expression, key_groups_of_filters
-from dstl_dagster.keyed.replace import Scope
+from dstl_dagster.keyed.read.lookup import as_expression, key_groups_of_filters
 from dstl_dagster.state import StateSchema, spelled
 from dstl_dagster.state.rules.parser import Call, Literal, Name, Node, Parser, RefusedError
 
 Comparison = tuple[str, str, Any]
 """A column, an operator, and a value or a list of them, as in `scan.Filters`."""
+
+
+class Scope(Protocol):
+    """Which rows of a state are replaced. It goes by keys alone: of a key, all rows are in it, or none."""
+
+    def holds(self, rows: pa.Table) -> pa.BooleanArray:
+        """For each row, whether it is. `rows` have the key columns. Raises: InvalidInputError if the columns
+        have types that the scope cannot tell.
+        """
+        ...
+
+    def __str__(self) -> str:
+        """As it stands after "is not in"."""
+        ...
+
 
 Replaced: TypeAlias = bool | str | Scope
 """What new rows take the place of: all rows, or those of a condition on key columns; False: nothing."""

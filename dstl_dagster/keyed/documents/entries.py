@@ -25,8 +25,8 @@ from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
-from dstl_dagster.keyed.reports import OperatorReport
-from dstl_dagster.keyed.runs import Run, decode_runs, encode_runs
+from dstl_dagster.keyed.documents.reports import OperatorReport
+from dstl_dagster.keyed.documents.runs import Run, decode_runs, encode_runs
 from dstl_dagster.storage import ObjectStore
 
 _KIND = "run-list"

@@ -31,7 +31,7 @@ class Ranges(Protocol):
     def keep(self, start: int, octets: Octets) -> None: ...
 
 
-class StoreSource:
+class StoredFile:
     """An object of the store, of the handle's generation where it names one, or in a copied store its bytes.
 
     It is opened (`begin`), told what will be read (`expect`), and then read in ascending order. Anything else

@@ -1,27 +1,24 @@
 """What is reported to steps 3 and 4: of each operator, of each file, and of an attempt as a whole.
 
-Owns these values, their JSON form, the object that holds a report between two steps, the plainer forms that
-step 4 accepts in their place, and whether a report's TTL may follow its parent's. Does not own the other
-checks of a report (`checkpoint.steps.record`), or what a TTL hides (`format.StateTtl`).
+Owns these values, their JSON form, and the object that holds a report between two steps. Does not own the
+checks of a report (`checkpoint.steps`), or what a TTL hides (`format.StateTtl`).
 """
 
 from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, ColumnIds, StateTtl
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
-from dstl_dagster.keyed.runs import Merge
-from dstl_dagster.keyed.sources import NameChange, Source
+from dstl_dagster.keyed.documents.runs import Merge
+from dstl_dagster.keyed.documents.sources import NameChange, Source
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
-from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import CheckpointCost, ObjectStore, component_lookups
+from dstl_dagster.storage import CheckpointCost, ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 
 _KIND = "report"
@@ -290,107 +287,3 @@ def stored_bytes(handles: Iterable[ChangelogStateHandle]) -> int:
 def _parsed(what: str, build: Callable[[], T]) -> T:
     with reading(f"{what} is not valid"):
         return build()
-
-
-Handles = Iterable[OperatorReport] | Mapping[str, Sequence[ChangelogStateHandle] | OperatorReport]
-Files = Iterable[FileReport | GSCommitRecoverable]
-
-
-def as_operator_reports(handles: Handles) -> tuple[OperatorReport, ...]:
-    """Reports, or plain handle lists by operator, as reports sorted by operator name."""
-    if isinstance(handles, Mapping):
-        reports = [
-            entry if isinstance(entry, OperatorReport) else OperatorReport(operator, tuple(entry))
-            for operator, entry in handles.items()
-        ]
-    else:
-        reports = list(handles)
-    names = [report.operator for report in reports]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InvalidInputError(f"operators {twice} are reported twice in one checkpoint: report each once")
-    waiting = next((report.operator for report in reports if report.is_waiting), None)
-    if waiting is not None:
-        raise InvalidInputError(
-            f"operator {waiting!r}: its changes wait to share a file with others of their batch: add the "
-            "report to that batch, and end it by hand_over or complete"
-        )
-    return tuple(sorted(reports, key=lambda report: report.operator))
-
-
-def as_file_reports(
-    files: Files, store: ObjectStore, options: GSFileSystemOptions, *, threads: int = 1
-) -> tuple[FileReport, ...]:
-    """Reports, or bare recoverables whose components are looked up in the store, as reports.
-
-    Raises: NotFoundError if a component is missing, InvalidInputError if two files have the same name.
-    """
-    reports = tuple(
-        file
-        if isinstance(file, FileReport)
-        else _looked_up(file, store, options, store.capabilities.lookup_threads(threads))
-        for file in files
-    )
-    names = [report.recoverable.final_blob_identifier for report in reports]
-    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
-    if twice is not None:
-        raise InvalidInputError(
-            f"two files of one checkpoint have the name {twice.object_name!r}: give each its own"
-        )
-    return reports
-
-
-def _looked_up(
-    recoverable: GSCommitRecoverable, store: ObjectStore, options: GSFileSystemOptions, threads: int
-) -> FileReport:
-    identifiers = list(recoverable.component_blob_ids(options))
-    looks = component_lookups(store, [(each.bucket_name, each.object_name) for each in identifiers])
-    stats = gather(looks, threads, "dstl-lookup")
-    components = []
-    for identifier, found in zip(identifiers, stats, strict=True):
-        if found is None:
-            raise NotFoundError(
-                f"component {identifier.object_name} of file "
-                f"{recoverable.final_blob_identifier.object_name} is missing",
-                kind=ErrorKind.NOT_WRITTEN,
-            )
-        components.append(
-            Component(
-                identifier.bucket_name, identifier.object_name, found.generation, found.size, found.crc32c
-            )
-        )
-    return FileReport(recoverable, tuple(components))
-
-
-def refuse_wrong_ttl(before: OperatorReport | None, now: OperatorReport) -> None:
-    """Pass if what has expired stays expired, and the rows of `now` have the times that its TTL needs.
-
-    `before`: the operator's report at the parent; `None` if it has none.
-
-    Raises: InvalidInputError, kind `schema_change`.
-    """
-    ttl, known = now.ttl, None if before is None else before.ttl
-    if ttl is None and known is not None and known.ttl_us is not None:
-        raise InvalidInputError(
-            f"operator {now.operator!r} was written without its state's TTL: pass what `Batch.ttl_to_write` "
-            "gives, as `write_state` and `merge_state` do",
-            kind=ErrorKind.SCHEMA_CHANGE,
-        )
-    if ttl is None:
-        return
-    if not ttl.hides_what(known) and not now.is_of_all:
-        raise InvalidInputError(
-            f"operator {now.operator!r}: rows that have expired would come back, since the TTL ends or "
-            "becomes longer: write it with a `CheckpointBatch` or `Batch`, which leaves them out for good",
-            kind=ErrorKind.SCHEMA_CHANGE,
-        )
-    if ttl.ttl_us is None:
-        return
-    from dstl_dagster.keyed import schema_of  # imports Arrow, so only where there is a TTL
-
-    if ttl.column not in schema_of(now).ids:
-        raise InvalidInputError(
-            f"operator {now.operator!r}: column {ttl.column!r} holds the times of the state's TTL: keep it, "
-            "or end the TTL in the same batch (ttl=StateTtlConfig.disabled())",
-            kind=ErrorKind.SCHEMA_CHANGE,
-        )

@@ -1,4 +1,4 @@
-"""Encodes a changelog file, piece by piece. `changelog_file` documents and reads it, `change_set_codec` one
+"""Encodes a changelog file, piece by piece. `reader` documents and reads it, `change_set_codec` one
 change set of it.
 
 Owns the order of a file's parts, and of the changes in a change set. Does not own where the bytes go: the
@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from dstl_dagster.errors import InternalError, InvalidInputError
 from dstl_dagster.format import crc32c
-from dstl_dagster.format.change_set_codec import (
+from dstl_dagster.format.changelog_file.change_set_codec import (
     COUNT_BYTES,
     GROUP_BYTES,
     INT32_ROOM_BYTES,
@@ -37,15 +37,14 @@ from dstl_dagster.format.change_set_codec import (
     Int32s,
     Int64s,
 )
-from dstl_dagster.format.changes import ChangeColumns, StateChangeSet, value_offsets
-from dstl_dagster.format.compression import (
+from dstl_dagster.format.changelog_file.compression import (
     FRAME_BYTES,
     Compression,
     compressed,
     skippable_frame_header,
     stream_header,
 )
-from dstl_dagster.format.footer import (
+from dstl_dagster.format.changelog_file.footer import (
     MAX_CHANGE_SETS_PER_FILE,
     ChangeSetEntry,
     FileIndex,
@@ -56,6 +55,7 @@ from dstl_dagster.format.footer import (
     frame_table_bytes,
     index_and_trailer_bytes,
 )
+from dstl_dagster.format.changes import ChangeColumns, StateChangeSet, value_offsets
 
 _VIEW: Final = np.dtype(np.complex128)
 """A 16-byte item, never used as a number: numpy copies it ten times faster than a row of four words."""

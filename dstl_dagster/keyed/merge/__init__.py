@@ -1,0 +1,1 @@
+"""Merging runs of a state: when, which, and how."""

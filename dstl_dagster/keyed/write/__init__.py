@@ -1,0 +1,1 @@
+"""New rows of a state: as changes in files of their own, in shared files, or in the place of others."""
