@@ -1,4 +1,4 @@
-"""What a checkpoint's page says that became so after its event: its child, and its files."""
+"""What a checkpoint's page says that became so after its event: that its files are published, or blocked."""
 
 from __future__ import annotations
 
@@ -30,17 +30,12 @@ def told(days: Days, number: int) -> list[dict[str, str]]:
     return [{name: str(said.value) for name, said in event.metadata.items()} for event in events if event]
 
 
-def child(number: int) -> dict[str, str]:
-    page = "/assets/days/checkpoints?view=partitions&partition="
-    return {"child checkpoint": f"[chk-{number:08}]({page}chk-{number:08})"}
-
-
-def test_a_page_links_to_the_child_and_says_that_files_are_published(days: Days) -> None:
+def test_a_page_says_that_files_are_published(days: Days) -> None:
     """By the runs: each once, though the steps run again."""
     for day in ("2024-01-01", "2024-01-02"):
         days.run(day)
         days.run(day)
-    assert told(days, 1) == [{"published": FILES}, child(2)]
+    assert told(days, 1) == [{"published": FILES}]
     assert told(days, 2) == [{"published": FILES}]
 
 
@@ -51,7 +46,7 @@ def test_the_sensor_tells_the_same(days: Days, daemon: Daemon) -> None:
     for _ in range(2):
         daemon.cursor = None
         daemon.tick()
-    assert told(days, 1) == [{"published": FILES}, child(2)]
+    assert told(days, 1) == [{"published": FILES}]
     assert told(days, 2) == [{"published": FILES}]
 
 
@@ -71,19 +66,10 @@ def test_a_blocked_file_is_seen_on_the_checkpoints_page(days: Days, daemon: Daem
 
 
 def test_a_backlog_tells_only_of_pages_that_there_are(days: Days, daemon: Daemon) -> None:
-    """Two observations for each checkpoint that is retained, and none for those that are subsumed."""
+    """An observation for each checkpoint that is retained, and none for those that are subsumed."""
     for number in range(1, 6):
         days.code.make_outside(days.uri, f"2024-01-{number:02}", state=False)
     days.options["execution.checkpointing.num-retained"] = "2"
     days.resource().coordinator("days").clean_up()
     daemon.tick()
-    assert [len(told(days, number)) for number in range(1, 6)] == [0, 0, 0, 2, 1]
-
-
-def test_what_a_restore_left_behind_has_no_new_child(days: Days) -> None:
-    """The checkpoint to go back to shows the child of now beside the one that was undone."""
-    for day in ("2024-01-01", "2024-01-02"):
-        days.run(day)
-    days.coordinator().restore(1)
-    days.run("2024-01-02")
-    assert told(days, 1) == [{"published": FILES}, child(2), child(3)]
+    assert [len(told(days, number)) for number in range(1, 6)] == [0, 0, 0, 1, 1]

@@ -158,19 +158,6 @@ def test_the_days_to_run_again_are_shown_as_failed(three: Days) -> None:
         assert materialized_partitions(three, asset) == {FIRST, SECOND}
 
 
-def test_what_is_gone_says_so_where_it_is_shown(three: Days) -> None:
-    """Each retracted day, its files and its checkpoint have an observation that names the restore."""
-    launch(three, 2, restore_run_config(3, 2))
-    for asset, partition in (("state", THIRD), ("files", THIRD), ("checkpoints", "chk-00000003")):
-        key = dg.AssetKey(["days", asset])
-        record, *_ = three.instance.fetch_observations(key, limit=5).records
-        said = record.asset_observation
-        assert said is not None
-        assert said.partition == partition
-        assert "rolled back to checkpoint 2" in str(said.description)
-        assert said.metadata["run again"].value == THIRD
-
-
 def test_the_sensor_tells_of_a_restore_from_the_command_line_once(three: Days, daemon: Daemon) -> None:
     """Nobody ran it in Dagster: the page is as right, and stays so however often the sensor looks."""
     three.coordinator().restore(1)

@@ -227,18 +227,7 @@ class Reporter:
             metadata={**said, **event.metadata},
         )
 
-    # ---- observations, on pages whose events are older ----
-
-    def child(self, completed: Completed) -> dg.AssetObservation:
-        """On the page of its parent: the checkpoint that follows."""
-        number, parent = completed.checkpoint_id, completed.parent
-        return dg.AssetObservation(
-            asset_key=self.assets.checkpoints_key,
-            partition=None if parent is None else self.assets.partition_key(parent),
-            description=f"checkpoint {number} follows",
-            tags={TAG_CHECKPOINT: str(parent), TAG_VERSION: f"{completed.attempt}-child"},
-            metadata={"child checkpoint": dg.MetadataValue.md(checkpoint_link(self.assets, number))},
-        )
+    # ---- an observation, on a page whose event is older ----
 
     def published(self, checkpoint: Checkpoint) -> dg.AssetObservation:
         """On the checkpoint's own page: whether its files have their final names, and the chain anew where
@@ -253,48 +242,6 @@ class Reporter:
             tags={TAG_CHECKPOINT: str(number), TAG_VERSION: f"{version}-files"},
             metadata={**_published(checkpoint), **(self._chain() if checkpoint.blocked else {})},
         )
-
-    def left_behind(
-        self, restored: Restored, completed: Completed, still: Mapping[dg.AssetKey, tuple[str, ...]]
-    ) -> list[dg.AssetObservation]:
-        """Of a checkpoint that a restore abandoned, at each place that shows it.
-
-        `still`: the partitions of state and files that show such a checkpoint, by asset.
-        """
-        assets, number, batch = self.assets, completed.checkpoint_id, completed.idempotency_key
-        said: dict[str, Any] = {
-            "checkpoint": dg.MetadataValue.md(checkpoint_link(assets, number)),
-            **_rolled_back(restored),
-        }
-        if batch is not None:
-            said["run again"] = batch
-
-        def observed(key: dg.AssetKey, partition: str | None, what: str, **more: Any) -> dg.AssetObservation:
-            return dg.AssetObservation(
-                asset_key=key,
-                partition=partition,
-                description=f"{assets.job} was rolled back to {restored.where}: {what}",
-                tags={
-                    TAG_CHECKPOINT: str(number),
-                    TAG_ATTEMPT: str(completed.attempt),
-                    TAG_RESTORED: str(restored.slot),
-                    TAG_VERSION: f"{completed.attempt}-left-behind",
-                },
-                metadata={**said, **more},
-            )
-
-        events = [
-            observed(key, batch, f"{batch} is no longer in the state: run it again")
-            for key in assets.state_keys
-            if batch in still.get(key, ())
-        ]
-        if completed.files:
-            names = dg.MetadataValue.md(shown_lines([f"`{file.name}`" for file in completed.files]))
-            where = batch if batch in still.get(assets.files_key, ()) else None
-            what, count = f"the files of checkpoint {number} are gone", len(completed.files)
-            events.append(observed(assets.files_key, where, what, files=count, retracted=names))
-        page = assets.partition_key(number)
-        return [*events, observed(assets.checkpoints_key, page, f"checkpoint {number} cannot be restored")]
 
     # ---- what they have in common ----
 

@@ -187,16 +187,13 @@ class Reconcile:
     # ---- of one record ----
 
     def _of_completed(self, completed: Completed) -> Report:
-        """The changes of each operator, a word on the parent's page, and the checkpoint's own event."""
+        """The changes of each operator, and the checkpoint's own event."""
         if self.page.has(self.page.assets.checkpoints_key, says.state_version(completed.attempt)):
             return Report()
         checkpoint = self._checkpoint(CheckpointEntry(completed=completed, committed=None))
         if checkpoint is None:
             return Report((self.reporter.subsumed(completed),))
-        events = self._operators(checkpoint)
-        if self._has_page(completed.parent):
-            events.append(self.reporter.child(completed))
-        return Report((*self._lacking(events), self.reporter.checkpoint(checkpoint)))
+        return Report((*self._lacking(self._operators(checkpoint)), self.reporter.checkpoint(checkpoint)))
 
     def _of_committed(self, entry: CheckpointEntry) -> Report:
         """The files, which a person's word on a blocked one changes; and the state, if no output shows it."""
@@ -222,8 +219,9 @@ class Reconcile:
         return Report(tuple(events), self._blocked(entry) if has_files else ())
 
     def _of_restored(self, restored: Restored) -> Report:
-        """What is gone, said wherever it is shown."""
-        page, assets, left = self.page, self.page.assets, self.coordinator.left_behind(restored)
+        """The partitions that show what it undid, as failed."""
+        page, assets = self.page, self.page.assets
+        left = self.coordinator.left_behind(restored)
         batches = {each.idempotency_key: each for each in left if each.idempotency_key is not None}
         still: dict[dg.AssetKey, tuple[str, ...]] = {}
         for key in (*assets.state_keys, assets.files_key) if batches else ():
@@ -233,7 +231,6 @@ class Reconcile:
             ]
             if taken:
                 still[key] = tuple(taken)
-        gone = [event for each in left for event in self.reporter.left_behind(restored, each, still)]
         mark = Mark(
             cause=f"restored/{restored.decision_id}",
             about=f"run again after the restore to {restored.where}",
@@ -242,7 +239,7 @@ class Reconcile:
             partitions=still,
             tags={TAG_CHECKPOINT: str(restored.checkpoint_id), TAG_RESTORED: str(restored.slot)},
         )
-        return Report(self._lacking(gone), (mark,) if still else ())
+        return Report(marks=(mark,) if still else ())
 
     def _blocked(self, entry: CheckpointEntry) -> tuple[Mark, ...]:
         """The partition of a checkpoint with blocked files, as failed."""
