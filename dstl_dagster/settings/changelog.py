@@ -10,21 +10,22 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.settings.table import Option, OptionTable, Parse
+from dstl_dagster.settings.table import KeyedOptions, Option, OptionTable, Parse, option
 from dstl_dagster.settings.units import (
     ConfigValue,
     parse_bool,
+    parse_choice,
+    parse_count,
     parse_duration,
-    parse_int,
     parse_memory_size,
     parse_text,
-    refuse_unknown,
 )
 
 _MB: Final = 1 << 20
@@ -33,8 +34,26 @@ _DFS: Final = f"state.changelog.{_OURS}"
 _MAX_BUFFER_BYTES: Final = 2**31 - 1
 
 
+def _parse_compression_enabled(key: str, value: ConfigValue) -> str:
+    return "snappy" if parse_bool(key, value) else "none"
+
+
+def _parse_buffer_size(key: str, value: ConfigValue) -> int:
+    size = parse_memory_size(key, value, minimum=1)
+    if size > _MAX_BUFFER_BYTES:
+        raise InvalidInputError(
+            f"{key}: {value!r} cannot be used: expected at most {_MAX_BUFFER_BYTES} bytes"
+        )
+    return size
+
+
+def _dfs(key: str, parse: Parse, default: Any = None) -> Any:
+    """An option that upstream has as well."""
+    return option(f"{_OURS}{key}", parse, default, {f"{_DFS}{key}": parse})
+
+
 @dataclass(frozen=True)
-class FsStateChangelogOptions:
+class FsStateChangelogOptions(KeyedOptions):
     """How changes are written, batched, retried, limited and cached. Frozen; InvalidInputError names the key.
 
     Each field's key begins with `dstl.dfs.`, or as upstream's with `state.changelog.dstl.dfs.`.
@@ -77,72 +96,46 @@ class FsStateChangelogOptions:
     RETRY_DELAY_AFTER_FAILURE: ClassVar[str] = f"{_DFS}upload.next-attempt-delay"
     CACHE_IDLE_TIMEOUT: ClassVar[str] = f"{_DFS}download.local-cache.idle-timeout-ms"
 
-    base_path: str | None = None
-    compression: Literal["none", "snappy", "zstd"] = "none"
-    preemptive_persist_threshold_in_bytes: int = 5 * _MB
-    batch_persist_delay: timedelta = timedelta(milliseconds=10)
-    batch_persist_size_threshold_bytes: int = 10 * _MB
-    upload_buffer_bytes: int = _MB
-    num_upload_threads: int = 5
-    num_discard_threads: int = 1
-    max_in_flight_bytes: int = 100 * _MB
-    retry_policy: Literal["none", "fixed"] = "fixed"
-    upload_timeout: timedelta = timedelta(seconds=1)
-    max_upload_attempts: int = 3
-    next_attempt_delay: timedelta = timedelta(milliseconds=500)
-    cache_idle_timeout: timedelta = timedelta(minutes=10)
-    max_cache_bytes: int = 10 * 1024 * _MB
+    base_path: str | None = _dfs("base-path", parse_text)
+    compression: Literal["none", "snappy", "zstd"] = option(
+        f"{_OURS}compression",
+        partial(parse_choice, choices=("none", "snappy", "zstd")),
+        "none",
+        dict.fromkeys((f"{each}compression.enabled" for each in (_DFS, _OURS)), _parse_compression_enabled),
+    )
+    preemptive_persist_threshold_in_bytes: int = _dfs(
+        "preemptive-persist-threshold", parse_memory_size, 5 * _MB
+    )
+    batch_persist_delay: timedelta = _dfs("batch.persist-delay", parse_duration, timedelta(milliseconds=10))
+    batch_persist_size_threshold_bytes: int = _dfs(
+        "batch.persist-size-threshold", parse_memory_size, 10 * _MB
+    )
+    upload_buffer_bytes: int = _dfs("upload.buffer-size", _parse_buffer_size, _MB)
+    num_upload_threads: int = _dfs("upload.num-threads", parse_count, 5)
+    num_discard_threads: int = _dfs("discard.num-threads", parse_count, 1)
+    max_in_flight_bytes: int = _dfs("upload.max-in-flight", partial(parse_memory_size, minimum=1), 100 * _MB)
+    retry_policy: Literal["none", "fixed"] = _dfs(
+        "upload.retry-policy", partial(parse_choice, choices=("none", "fixed")), "fixed"
+    )
+    upload_timeout: timedelta = _dfs("upload.timeout", parse_duration, timedelta(seconds=1))
+    max_upload_attempts: int = _dfs("upload.max-attempts", parse_count, 3)
+    next_attempt_delay: timedelta = _dfs(
+        "upload.next-attempt-delay", parse_duration, timedelta(milliseconds=500)
+    )
+    cache_idle_timeout: timedelta = _dfs(
+        "download.local-cache.idle-timeout-ms", parse_duration, timedelta(minutes=10)
+    )
+    max_cache_bytes: int = option(f"{_OURS}download.local-cache.max-size", parse_memory_size, 10 * 1024 * _MB)
+
+    prefixes: ClassVar[tuple[str, ...]] = (_DFS, _OURS)
 
     def __post_init__(self) -> None:
-        _require(
-            self.compression in ("none", "snappy", "zstd"),
-            "compression",
-            self.compression,
-            "none, snappy or zstd",
-        )
-        _require(
-            self.retry_policy in ("none", "fixed"), "upload.retry-policy", self.retry_policy, "none or fixed"
-        )
-        for name, key, lowest in (
-            ("preemptive_persist_threshold_in_bytes", "preemptive-persist-threshold", 0),
-            ("batch_persist_size_threshold_bytes", "batch.persist-size-threshold", 0),
-            ("upload_buffer_bytes", "upload.buffer-size", 1),
-            ("num_upload_threads", "upload.num-threads", 1),
-            ("num_discard_threads", "discard.num-threads", 1),
-            ("max_in_flight_bytes", "upload.max-in-flight", 1),
-            ("max_upload_attempts", "upload.max-attempts", 1),
-            ("max_cache_bytes", "download.local-cache.max-size", 0),
-        ):
-            _require(getattr(self, name) >= lowest, key, getattr(self, name), f"{lowest} or more")
-        for name, key in (
-            ("batch_persist_delay", "batch.persist-delay"),
-            ("upload_timeout", "upload.timeout"),
-            ("next_attempt_delay", "upload.next-attempt-delay"),
-            ("cache_idle_timeout", "download.local-cache.idle-timeout-ms"),
-        ):
-            _require(getattr(self, name) >= timedelta(0), key, getattr(self, name), "0 or more")
-        _require(
-            self.upload_buffer_bytes <= _MAX_BUFFER_BYTES,
-            "upload.buffer-size",
-            self.upload_buffer_bytes,
-            f"at most {_MAX_BUFFER_BYTES} bytes",
-        )
-        _require(
-            self.batch_persist_size_threshold_bytes <= self.max_in_flight_bytes,
-            "batch.persist-size-threshold",
-            self.batch_persist_size_threshold_bytes,
-            f"at most upload.max-in-flight ({self.max_in_flight_bytes} bytes)",
-        )
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> FsStateChangelogOptions:
-        """Options from strings or typed values under our keys or upstream's.
-
-        Keys of other components are ignored; an unknown key under our prefixes is an error. None counts as
-        not given. Raises: InvalidInputError naming the key.
-        """
-        refuse_unknown(mapping, CHANGELOG_KEYS.spellings, (_DFS, _OURS))
-        return cls(**CHANGELOG_KEYS.values(mapping))
+        super().__post_init__()
+        if self.batch_persist_size_threshold_bytes > self.max_in_flight_bytes:
+            raise InvalidInputError(
+                f"{_OURS}batch.persist-size-threshold: {self.batch_persist_size_threshold_bytes} cannot be "
+                f"used: expected at most upload.max-in-flight ({self.max_in_flight_bytes} bytes)"
+            )
 
     @classmethod
     def for_batches(cls, **values: Any) -> FsStateChangelogOptions:
@@ -162,19 +155,6 @@ class FsStateChangelogOptions:
         return cls(**{**defaults, **values})
 
 
-def _require(holds: bool, key: str, value: object, expected: str) -> None:
-    if not holds:
-        raise InvalidInputError(f"{_OURS}{key}: {value!r} cannot be used: expected {expected}")
-
-
-def _parse_choice(key: str, value: ConfigValue) -> str:
-    return parse_text(key, value).lower()
-
-
-def _parse_count(key: str, value: ConfigValue) -> int:
-    return parse_int(key, value, minimum=1)
-
-
 def _parse_roots(key: str, value: ConfigValue) -> tuple[Path, ...]:
     """Separated by commas as well, as upstream's; relative ones would mean another place in each process."""
     parts = value if isinstance(value, list | tuple) else re.split(f"[,{os.pathsep}]", parse_text(key, value))
@@ -184,45 +164,6 @@ def _parse_roots(key: str, value: ConfigValue) -> tuple[Path, ...]:
             f"{key}: {value!r} cannot be used: expected absolute folders such as /var/tmp/dstl"
         )
     return roots
-
-
-def _parse_compression_enabled(key: str, value: ConfigValue) -> str:
-    return "snappy" if parse_bool(key, value) else "none"
-
-
-_KEYS: Final[Mapping[str, tuple[str, Parse]]] = {
-    "base_path": ("base-path", parse_text),
-    "compression": ("compression", _parse_choice),
-    "preemptive_persist_threshold_in_bytes": ("preemptive-persist-threshold", parse_memory_size),
-    "batch_persist_delay": ("batch.persist-delay", parse_duration),
-    "batch_persist_size_threshold_bytes": ("batch.persist-size-threshold", parse_memory_size),
-    "upload_buffer_bytes": ("upload.buffer-size", parse_memory_size),
-    "num_upload_threads": ("upload.num-threads", _parse_count),
-    "num_discard_threads": ("discard.num-threads", _parse_count),
-    "max_in_flight_bytes": ("upload.max-in-flight", parse_memory_size),
-    "retry_policy": ("upload.retry-policy", _parse_choice),
-    "upload_timeout": ("upload.timeout", parse_duration),
-    "max_upload_attempts": ("upload.max-attempts", _parse_count),
-    "next_attempt_delay": ("upload.next-attempt-delay", parse_duration),
-    "cache_idle_timeout": ("download.local-cache.idle-timeout-ms", parse_duration),
-    "max_cache_bytes": ("download.local-cache.max-size", parse_memory_size),
-}
-_OURS_ALONE: Final = ("compression", "max_cache_bytes")
-
-
-def _upstreams(name: str, key: str, parse: Parse) -> dict[str, Parse]:
-    """The spellings of upstream's, each with its parser."""
-    if name == "compression":
-        return dict.fromkeys(
-            (f"{each}compression.enabled" for each in (_DFS, _OURS)), _parse_compression_enabled
-        )
-    return {} if name in _OURS_ALONE else {f"{_DFS}{key}": parse}
-
-
-CHANGELOG_KEYS: Final = OptionTable(
-    Option(name, f"{_OURS}{key}", parse, _upstreams(name, key, parse)) for name, (key, parse) in _KEYS.items()
-)
-assert {field.name for field in fields(FsStateChangelogOptions)} == set(_KEYS), "every option has a key"
 
 
 @dataclass(frozen=True)

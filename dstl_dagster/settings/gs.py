@@ -8,13 +8,13 @@ Source: Flink's `GSFileSystemOptions`; same keys, same meaning, unset means the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import ClassVar
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.settings.table import Option, OptionTable
+from dstl_dagster.settings.table import KeyedOptions, option
 from dstl_dagster.settings.units import (
     ConfigValue,
     parse_bool,
@@ -23,25 +23,10 @@ from dstl_dagster.settings.units import (
     parse_int,
     parse_memory_size,
     parse_text,
-    refuse_unknown,
 )
 
 CHUNK_SIZE_UNIT_BYTES = 256 * 1024
 """The service requires upload chunks to be a multiple of this."""
-
-_UPSTREAM_KEYS: Mapping[str, str] = {
-    "writer_temporary_bucket_name": "gs.writer.temporary.bucket.name",
-    "writer_chunk_size": "gs.writer.chunk.size",
-    "filesink_entropy_enabled": "gs.filesink.entropy.enabled",
-    "http_connect_timeout": "gs.http.connect-timeout",
-    "http_read_timeout": "gs.http.read-timeout",
-    "retry_max_attempt": "gs.retry.max-attempt",
-    "retry_init_rpc_timeout": "gs.retry.init-rpc-timeout",
-    "retry_rpc_timeout_multiplier": "gs.retry.rpc-timeout-multiplier",
-    "retry_max_rpc_timeout": "gs.retry.max-rpc-timeout",
-    "retry_total_timeout": "gs.retry.total-timeout",
-    "storage_root_url": "gs.storage.root.url",
-}
 
 
 def _parse_milliseconds(key: str, value: ConfigValue) -> int:
@@ -54,25 +39,21 @@ def _parse_milliseconds(key: str, value: ConfigValue) -> int:
         ) from error
 
 
-_PARSERS: Mapping[str, Callable[[str, ConfigValue], Any]] = {
-    "writer_temporary_bucket_name": parse_text,
-    "writer_chunk_size": parse_memory_size,
-    "filesink_entropy_enabled": parse_bool,
-    "http_connect_timeout": _parse_milliseconds,
-    "http_read_timeout": _parse_milliseconds,
-    "retry_max_attempt": lambda key, value: parse_int(key, value, minimum=0),
-    "retry_init_rpc_timeout": parse_duration,
-    "retry_rpc_timeout_multiplier": lambda key, value: parse_float(key, value, minimum=0.0),
-    "retry_max_rpc_timeout": parse_duration,
-    "retry_total_timeout": parse_duration,
-    "storage_root_url": parse_text,
-}
+def _parse_chunk_size(key: str, value: ConfigValue) -> int:
+    size = parse_memory_size(key, value)
+    if size == 0 or size % CHUNK_SIZE_UNIT_BYTES:
+        raise InvalidInputError(
+            f"{key}: {size} bytes cannot be used: "
+            "the chunk size must be greater than zero and a multiple of 256KB"
+        )
+    return size
 
-GS_KEYS = OptionTable(Option(name, key, _PARSERS[name]) for name, key in _UPSTREAM_KEYS.items())
+
+_parse_factor = partial(parse_float, minimum=0.0)
 
 
 @dataclass(frozen=True)
-class GSFileSystemOptions:
+class GSFileSystemOptions(KeyedOptions):
     """Frozen, compared by value. `None` leaves the client's default.
 
     Attributes:
@@ -89,47 +70,18 @@ class GSFileSystemOptions:
         storage_root_url: another endpoint of the service, such as `http://127.0.0.1:4443`.
 
     Raises: InvalidInputError for a value that cannot be used.
-
     """
 
-    writer_temporary_bucket_name: str | None = None
-    writer_chunk_size: int | None = None
-    filesink_entropy_enabled: bool = False
-    http_connect_timeout: int | None = None
-    http_read_timeout: int | None = None
-    retry_max_attempt: int | None = None
-    retry_init_rpc_timeout: timedelta | None = None
-    retry_rpc_timeout_multiplier: float | None = None
-    retry_max_rpc_timeout: timedelta | None = None
-    retry_total_timeout: timedelta | None = None
-    storage_root_url: str | None = None
+    writer_temporary_bucket_name: str | None = option("gs.writer.temporary.bucket.name", parse_text)
+    writer_chunk_size: int | None = option("gs.writer.chunk.size", _parse_chunk_size)
+    filesink_entropy_enabled: bool = option("gs.filesink.entropy.enabled", parse_bool, False)
+    http_connect_timeout: int | None = option("gs.http.connect-timeout", _parse_milliseconds)
+    http_read_timeout: int | None = option("gs.http.read-timeout", _parse_milliseconds)
+    retry_max_attempt: int | None = option("gs.retry.max-attempt", partial(parse_int, minimum=0))
+    retry_init_rpc_timeout: timedelta | None = option("gs.retry.init-rpc-timeout", parse_duration)
+    retry_rpc_timeout_multiplier: float | None = option("gs.retry.rpc-timeout-multiplier", _parse_factor)
+    retry_max_rpc_timeout: timedelta | None = option("gs.retry.max-rpc-timeout", parse_duration)
+    retry_total_timeout: timedelta | None = option("gs.retry.total-timeout", parse_duration)
+    storage_root_url: str | None = option("gs.storage.root.url", parse_text)
 
-    def __post_init__(self) -> None:
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if value is not None:
-                parsed = _PARSERS[option.name](_UPSTREAM_KEYS[option.name], value)
-                object.__setattr__(self, option.name, parsed)
-        chunk_size = self.writer_chunk_size
-        if chunk_size is not None and (chunk_size <= 0 or chunk_size % CHUNK_SIZE_UNIT_BYTES != 0):
-            raise InvalidInputError(
-                f"gs.writer.chunk.size: {chunk_size} bytes cannot be used: "
-                "the chunk size must be greater than zero and a multiple of 256KB"
-            )
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> GSFileSystemOptions:
-        """Options from upstream's keys, such as `gs.writer.chunk.size`.
-
-        Keys of other components are ignored; an unknown key under these prefixes is an error.
-
-        Raises: InvalidInputError naming the key.
-        """
-        ours = ("gs.writer.", "gs.filesink.", "gs.http.", "gs.retry.")
-        refuse_unknown(mapping, GS_KEYS.spellings, ours)
-        return cls(**GS_KEYS.values(mapping))
-
-    def to_mapping(self) -> dict[str, str]:
-        """Upstream keys and strings that `from_mapping` reads back to equal options."""
-        values = {name: getattr(self, name) for name in _UPSTREAM_KEYS}
-        return GS_KEYS.texts({name: value for name, value in values.items() if value is not False})
+    prefixes: ClassVar[tuple[str, ...]] = ("gs.writer.", "gs.filesink.", "gs.http.", "gs.retry.")

@@ -22,19 +22,23 @@ from urllib.parse import urlsplit
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings.changelog import (
-    CHANGELOG_KEYS,
     LOCAL_RECOVERY_KEYS,
     FsStateChangelogOptions,
     LocalRecoveryConfig,
 )
-from dstl_dagster.settings.checkpoint import CHECKPOINT_KEYS, CheckpointOptions
-from dstl_dagster.settings.gs import GS_KEYS, GSFileSystemOptions
-from dstl_dagster.settings.prices import PRICE_KEYS, StoragePrices
-from dstl_dagster.settings.table import OptionTable
+from dstl_dagster.settings.checkpoint import CheckpointOptions
+from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.settings.prices import StoragePrices
 from dstl_dagster.settings.units import ConfigValue
 
 ENVIRONMENT_VARIABLE: Final = "DSTL_OPTIONS"
-_TABLES: Final = (CHECKPOINT_KEYS, PRICE_KEYS, CHANGELOG_KEYS, GS_KEYS, LOCAL_RECOVERY_KEYS)
+_TABLES: Final = (
+    CheckpointOptions.table(),
+    StoragePrices.table(),
+    FsStateChangelogOptions.table(),
+    GSFileSystemOptions.table(),
+    LOCAL_RECOVERY_KEYS,
+)
 _PREFIXES: Final = (
     "dstl.dfs.",
     "gs.",
@@ -130,18 +134,17 @@ class JobOptions:
     @cached_property
     def checkpoint(self) -> CheckpointOptions:
         """Of the control plane."""
-        prices = StoragePrices.from_mapping(_only(PRICE_KEYS, self.given))
-        return CheckpointOptions(**CHECKPOINT_KEYS.values(_only(CHECKPOINT_KEYS, self.given)), prices=prices)
+        return CheckpointOptions.from_mapping(dict(self.given))
 
     @cached_property
     def changelog(self) -> FsStateChangelogOptions:
         """Of the changelog, with the defaults of a batch."""
-        return FsStateChangelogOptions.for_batches(**CHANGELOG_KEYS.values(_only(CHANGELOG_KEYS, self.given)))
+        return FsStateChangelogOptions.for_batches(**FsStateChangelogOptions.table().values(dict(self.given)))
 
     @cached_property
     def files(self) -> GSFileSystemOptions:
         """Of the store's requests, and of the files' temporary objects."""
-        return GSFileSystemOptions(**GS_KEYS.values(_only(GS_KEYS, self.given)))
+        return GSFileSystemOptions.from_mapping(dict(self.given))
 
     @cached_property
     def local_recovery(self) -> LocalRecoveryConfig:
@@ -196,18 +199,14 @@ def _given_by(layer: Options | CheckpointOptions | GSFileSystemOptions) -> dict[
         case JobOptions():
             return dict(layer.given)
         case CheckpointOptions():
-            return _changed(CHECKPOINT_KEYS, layer, CheckpointOptions()) | layer.prices.to_mapping()
+            prices = StoragePrices.table().changed(layer.prices, StoragePrices())
+            return CheckpointOptions.table().changed(layer, CheckpointOptions()) | prices
         case GSFileSystemOptions():
-            return _changed(GS_KEYS, layer, GSFileSystemOptions())
+            return GSFileSystemOptions.table().changed(layer, GSFileSystemOptions())
         case Mapping():
             return _texts(layer)
         case _:
             raise InvalidInputError(f"options are a mapping of keys to values, or JobOptions, not {layer!r}")
-
-
-def _changed(table: OptionTable, options: Any, defaults: Any) -> dict[str, str]:
-    values = {each.attribute: getattr(options, each.attribute) for each in table.options}
-    return table.texts({name: each for name, each in values.items() if each != getattr(defaults, name)})
 
 
 def _texts(mapping: Mapping[str, ConfigValue]) -> dict[str, str]:
@@ -229,7 +228,3 @@ def _refuse_unknown(keys: Iterable[str]) -> None:
         near = by_attribute.get(key) or difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the keys begin with {', '.join(_PREFIXES)}"
         raise InvalidInputError(f"{key} is not an option of a job; {hint}")
-
-
-def _only(table: OptionTable, given: tuple[tuple[str, str], ...]) -> dict[str, ConfigValue]:
-    return {key: text for key, text in given if key in table.keys}

@@ -7,39 +7,28 @@ their sum in dollars (`storage.accounting`). Prices are in US dollars; no other 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any, Final
+from functools import partial
+from typing import ClassVar, Final, Self
 
-from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.settings.table import Option, OptionTable
+from dstl_dagster.settings.table import KeyedOptions, option
 from dstl_dagster.settings.units import (
     ConfigValue,
     parse_float,
     parse_int,
     parse_memory_size,
-    pick,
-    refuse_unknown,
 )
 
 _PREFIX: Final = "dstl.prices."
 
 
-def _parse_price(key: str, value: ConfigValue) -> float:
+def _parse_amount(key: str, value: ConfigValue) -> float:
     return parse_float(key, value, minimum=0)
 
 
-PRICE_KEYS: Final = OptionTable(
-    (
-        Option("class_a_per_thousand", f"{_PREFIX}class-a-per-thousand", _parse_price),
-        Option("class_b_per_thousand", f"{_PREFIX}class-b-per-thousand", _parse_price),
-        Option("egress_per_gib", f"{_PREFIX}egress-per-gib", _parse_price),
-    )
-)
-
-
 @dataclass(frozen=True)
-class StoragePrices:
+class StoragePrices(KeyedOptions):
     """List prices in US dollars. The defaults are Google's for Standard storage in one region.
 
     They leave out storage itself, early deletion, retrieval fees of colder classes and replication. Other
@@ -52,17 +41,13 @@ class StoragePrices:
         source: where they were found.
     """
 
-    class_a_per_thousand: float = 0.005
-    class_b_per_thousand: float = 0.0004
-    egress_per_gib: float = 0.0
+    class_a_per_thousand: float = option(f"{_PREFIX}class-a-per-thousand", _parse_amount, 0.005)
+    class_b_per_thousand: float = option(f"{_PREFIX}class-b-per-thousand", _parse_amount, 0.0004)
+    egress_per_gib: float = option(f"{_PREFIX}egress-per-gib", _parse_amount, 0.0)
     as_of: date | None = date(2026, 9, 20)
     source: str = "https://cloud.google.com/storage/pricing"
 
-    def __post_init__(self) -> None:
-        for price in PRICE_KEYS.options:
-            value = getattr(self, price.attribute)
-            if not 0 <= value < float("inf"):  # so that NaN is refused too
-                raise InvalidInputError(f"{price.key} must be 0 or more US dollars, not {value}")
+    prefixes: ClassVar[tuple[str, ...]] = (_PREFIX,)
 
     @classmethod
     def free(cls) -> StoragePrices:
@@ -70,26 +55,14 @@ class StoragePrices:
         return cls(0.0, 0.0, 0.0, None, source="a folder of this machine")
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> StoragePrices:
-        """From configuration texts under `dstl.prices.*`; other keys are ignored.
-
-        Raises: InvalidInputError naming the key.
-        """
-        refuse_unknown(mapping, PRICE_KEYS.spellings, (_PREFIX,))
-        values = PRICE_KEYS.values(mapping)
-        return cls(**values, as_of=None, source=f"set by {_PREFIX}*") if values else cls()
-
-    def to_mapping(self) -> dict[str, str]:
-        """Keys and texts that `from_mapping` reads back to the same prices; none for the defaults."""
-        if self == StoragePrices():
-            return {}
-        return PRICE_KEYS.texts(
-            {each.attribute: getattr(self, each.attribute) for each in PRICE_KEYS.options}
-        )
+    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> Self:
+        """As of `KeyedOptions`; prices that are given are of no day, and a job's own."""
+        found = super().from_mapping(mapping)
+        return found if found == cls() else replace(found, as_of=None, source=f"set by {_PREFIX}*")
 
 
 @dataclass(frozen=True)
-class CostBudget:
+class CostBudget(KeyedOptions):
     """The most that one checkpoint may cost; `None`: no limit.
 
     Attributes:
@@ -98,30 +71,11 @@ class CostBudget:
         usd: at the prices in force.
     """
 
-    requests: int | None = None
-    bytes: int | None = None
-    usd: float | None = None
+    requests: int | None = option("requests", partial(parse_int, minimum=0))
+    bytes: int | None = option("bytes", parse_memory_size)
+    usd: float | None = option("usd", _parse_amount)
 
-    def __post_init__(self) -> None:
-        for name in ("requests", "bytes", "usd"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise InvalidInputError(f"a budget's {name} must be 0 or more, not {value}")
+    prefixes: ClassVar[tuple[str, ...]] = ("",)
 
     def __bool__(self) -> bool:
         return self != CostBudget()
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> CostBudget:
-        """From `requests`, `bytes` (a size) and `usd`.
-
-        Raises: InvalidInputError naming the key.
-        """
-        parsers: Mapping[str, Any] = {
-            "requests": lambda key, value: parse_int(key, value, minimum=0),
-            "bytes": parse_memory_size,
-            "usd": lambda key, value: parse_float(key, value, minimum=0),
-        }
-        refuse_unknown(mapping, parsers, ("",))
-        found = {name: pick(mapping, name) for name in parsers}
-        return cls(**{name: parsers[name](*each) for name, each in found.items() if each is not None})

@@ -50,8 +50,8 @@ _NANOS_PER_UNIT: Mapping[str, int] = {
 _LONG_MAX = 2**63 - 1
 
 
-def parse_memory_size(key: str, value: ConfigValue) -> int:
-    """Bytes (0 or more) from `5MB`, `64 kb`, `1024`, or an int of bytes.
+def parse_memory_size(key: str, value: ConfigValue, *, minimum: int = 0) -> int:
+    """Bytes (`minimum` or more) from `5MB`, `64 kb`, `1024`, or an int of bytes.
 
     Raises: InvalidInputError naming `key`.
     """
@@ -62,8 +62,8 @@ def parse_memory_size(key: str, value: ConfigValue) -> int:
         if unit not in _SIZE_UNITS:
             raise _wrong(key, value, f"{unit!r} is not a unit of size; use b, kb, mb, gb or tb")
         size = number * _SIZE_UNITS[unit]
-    if not 0 <= size <= _LONG_MAX:
-        raise _wrong(key, value, "a size must be between 0 and 2^63-1 bytes")
+    if not minimum <= size <= _LONG_MAX:
+        raise _wrong(key, value, f"a size must be between {minimum} and 2^63-1 bytes")
     return size
 
 
@@ -127,6 +127,11 @@ def parse_int(key: str, value: ConfigValue, *, minimum: int | None = None) -> in
     return number
 
 
+def parse_count(key: str, value: ConfigValue) -> int:
+    """A whole number of 1 or more. Raises: InvalidInputError naming `key`."""
+    return parse_int(key, value, minimum=1)
+
+
 def parse_float(key: str, value: ConfigValue, *, minimum: float | None = None) -> float:
     """A finite number of `minimum` or more. Raises: InvalidInputError naming `key`."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -148,6 +153,14 @@ def parse_text(key: str, value: ConfigValue) -> str:
     if isinstance(value, str) and value.strip():
         return value.strip()
     raise _wrong(key, value, "expected a non-blank string")
+
+
+def parse_choice(key: str, value: ConfigValue, choices: tuple[str, ...]) -> str:
+    """One of these words, in any case of letters. Raises: InvalidInputError naming `key`."""
+    chosen = parse_text(key, value).lower()
+    if chosen not in choices:
+        raise _wrong(key, value, f"expected {', '.join(choices[:-1])} or {choices[-1]}")
+    return chosen
 
 
 def parse_names(key: str, value: ConfigValue) -> tuple[str, ...]:

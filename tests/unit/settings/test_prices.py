@@ -19,7 +19,7 @@ def test_money_is_operations_and_bytes_read() -> None:
 def test_prices_are_options_of_the_job() -> None:
     """Under `dstl.prices.*`, wherever options of the coordinator go; the others keep their defaults."""
     given = {"dstl.prices.class-a-per-thousand": "0.01"}
-    prices = CheckpointOptions.from_mapping(given, alone=True).prices
+    prices = CheckpointOptions.from_mapping(given).prices
     assert prices.class_a_per_thousand == 0.01
     assert prices.class_b_per_thousand == StoragePrices().class_b_per_thousand
     assert prices.as_of is None
@@ -37,7 +37,7 @@ def test_prices_are_options_of_the_job() -> None:
 )
 def test_a_mistake_names_the_key(given: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidInputError, match=says):
-        CheckpointOptions.from_mapping(given, alone=True)
+        CheckpointOptions.from_mapping(given)
 
 
 @pytest.mark.parametrize("wrong", [-0.1, float("nan"), float("inf")])

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.settings import GSFileSystemOptions
+from dstl_dagster.settings import GSFileSystemOptions, JobOptions
 from dstl_dagster.settings.units import (
     parse_bool,
     parse_duration,
@@ -148,15 +148,15 @@ def test_every_upstream_key() -> None:
         retry_total_timeout=timedelta(minutes=2),
         storage_root_url="http://127.0.0.1:1",
     )
-    assert GSFileSystemOptions.from_mapping(options.to_mapping()) == options
-    assert len(options.to_mapping()) == len(dataclasses.fields(GSFileSystemOptions))
+    texts = JobOptions.of(options).to_json()
+    assert GSFileSystemOptions.from_mapping(texts) == options
+    assert len(texts) == len(dataclasses.fields(GSFileSystemOptions))
 
 
 def test_defaults_are_unset() -> None:
     """Nothing given means nothing set; keys of other components are ignored."""
     options = GSFileSystemOptions.from_mapping({"execution.other": "x", "gs.auth.type": "y"})
     assert options == GSFileSystemOptions()
-    assert options.to_mapping() == {}
     assert set(dataclasses.asdict(options).values()) == {None, False}
 
 
