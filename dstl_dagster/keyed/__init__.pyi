@@ -14,13 +14,11 @@ from dstl_dagster.keyed.documents.entries import (
     OperatorEntry as OperatorEntry,
     RunLists as RunLists,
     StateRows as StateRows,
-    StateSizes as StateSizes,
     load_list as load_list,
 )
 from dstl_dagster.keyed.read.export import (
     Export as Export,
     export_checkpoint as export_checkpoint,
-    export_state as export_state,
 )
 from dstl_dagster.keyed.read.keyed_state import (
     KeyedState as KeyedState,
@@ -28,7 +26,6 @@ from dstl_dagster.keyed.read.keyed_state import (
     folded as folded,
     is_keyed as is_keyed,
     schema_of as schema_of,
-    split_count as split_count,
 )
 from dstl_dagster.keyed.documents.manifest import (
     Manifest as Manifest,
@@ -40,9 +37,8 @@ from dstl_dagster.keyed.merge.merge import (
     due_operators as due_operators,
     merge_of_all as merge_of_all,
     with_due_merges as with_due_merges,
-    write_merge as write_merge,
 )
-from dstl_dagster.keyed.merge.policy import DueMerge as DueMerge, MergePolicy as MergePolicy
+from dstl_dagster.keyed.merge.policy import MergePolicy as MergePolicy
 from dstl_dagster.keyed.write.replace import (
     Grouped as Grouped,
     Replacement as Replacement,
@@ -55,8 +51,16 @@ from dstl_dagster.keyed.documents.reports import (
     load_report as load_report,
     store_report as store_report,
 )
-from dstl_dagster.keyed.documents.runs import Merge as Merge, Run as Run, merged_runs as merged_runs
-from dstl_dagster.keyed.read.scan import Filters as Filters, KeyGroups as KeyGroups, StateScan as StateScan
+from dstl_dagster.keyed.documents.runs import (
+    Merge as Merge,
+    Run as Run,
+    merged_runs as merged_runs,
+)
+from dstl_dagster.keyed.read.scan import (
+    Filters as Filters,
+    KeyGroups as KeyGroups,
+    StateScan as StateScan,
+)
 from dstl_dagster.keyed.write.shared_files import (
     SharedFiles as SharedFiles,
     changes_to_json as changes_to_json,
@@ -75,5 +79,12 @@ from dstl_dagster.keyed.write.writer import (
     write_range as write_range,
     write_rows as write_rows,
 )
-from dstl_dagster.keyed.read.history import KeyChange as KeyChange, key_history as key_history
-from dstl_dagster.keyed.read.pairs import Beside as Beside, beside as beside, changed_rows as changed_rows
+from dstl_dagster.keyed.read.history import (
+    KeyChange as KeyChange,
+    key_history as key_history,
+)
+from dstl_dagster.keyed.read.pairs import (
+    Beside as Beside,
+    beside as beside,
+    changed_rows as changed_rows,
+)

@@ -2,8 +2,6 @@ from dstl_dagster.state.changes import (
     ChangeEncoder as ChangeEncoder,
     EncodedChanges as EncodedChanges,
     check_changes as check_changes,
-    decode_change as decode_change,
-    encode_changes as encode_changes,
     encoded_pieces as encoded_pieces,
 )
 from dstl_dagster.state.column_changes import ColumnChanges as ColumnChanges
@@ -13,7 +11,10 @@ from dstl_dagster.state.fitting import (
     fitted_rows as fitted_rows,
     stored_rows as stored_rows,
 )
-from dstl_dagster.state.fold import FoldedRun as FoldedRun, StateFold as StateFold
+from dstl_dagster.state.fold import (
+    FoldedRun as FoldedRun,
+    StateFold as StateFold,
+)
 from dstl_dagster.state.frames import as_table as as_table
 from dstl_dagster.state.hashing import (
     group_of_hashes as group_of_hashes,
@@ -25,7 +26,10 @@ from dstl_dagster.state.keys import (
     refuse_repeated_keys as refuse_repeated_keys,
 )
 from dstl_dagster.state.partitioning import ranges_of_tasks as ranges_of_tasks
-from dstl_dagster.state.pieces import cut as cut, taken as taken
+from dstl_dagster.state.pieces import (
+    cut as cut,
+    taken as taken,
+)
 from dstl_dagster.state.rules import (
     Rule as Rule,
     declared_columns as declared_columns,

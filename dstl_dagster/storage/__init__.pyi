@@ -2,8 +2,6 @@ from dstl_dagster.storage.accounting.cost import (
     NO_COST as NO_COST,
     Cost as Cost,
     CostMeter as CostMeter,
-    Operation as Operation,
-    RequestClass as RequestClass,
 )
 from dstl_dagster.storage.accounting.metered import metered as metered
 from dstl_dagster.storage.accounting.steps import (
@@ -22,27 +20,21 @@ from dstl_dagster.storage.accounting.steps import (
 from dstl_dagster.storage.base import (
     ABSENT as ABSENT,
     ANY as ANY,
-    MAX_BATCH_DELETES as MAX_BATCH_DELETES,
     MAX_COMPOSE_SOURCES as MAX_COMPOSE_SOURCES,
     Absent as Absent,
-    AnyGeneration as AnyGeneration,
     BatchDeletingStore as BatchDeletingStore,
     Buffer as Buffer,
-    CountingStore as CountingStore,
     Generation as Generation,
     InspectableStore as InspectableStore,
     ObjectReader as ObjectReader,
     ObjectStat as ObjectStat,
     ObjectStore as ObjectStore,
     ObjectWriter as ObjectWriter,
-    OpeningStore as OpeningStore,
     Precondition as Precondition,
     RangeReader as RangeReader,
     ShortListingStore as ShortListingStore,
     Source as Source,
     StoreCapabilities as StoreCapabilities,
-    SummedWriter as SummedWriter,
-    TimedStore as TimedStore,
     open_ranges as open_ranges,
     server_time as server_time,
     summed_write as summed_write,
@@ -52,7 +44,10 @@ from dstl_dagster.storage.batching import (
     component_lookups as component_lookups,
     delete_each as delete_each,
 )
-from dstl_dagster.storage.copies import Origin as Origin, generation_of_copy as generation_of_copy
+from dstl_dagster.storage.copies import (
+    Origin as Origin,
+    generation_of_copy as generation_of_copy,
+)
 from dstl_dagster.storage.gcs.store import GCSObjectStore as GCSObjectStore
 from dstl_dagster.storage.local.file_ranges import FileRanges as FileRanges
 from dstl_dagster.storage.local.store import LocalObjectStore as LocalObjectStore
@@ -84,7 +79,6 @@ from dstl_dagster.storage.rules import (
     check_delete_all as check_delete_all,
     each_deleted as each_deleted,
     split_bucket_uri as split_bucket_uri,
-    split_object_uri as split_object_uri,
 )
 from dstl_dagster.storage.whole_object import read_parts as read_parts
 from dstl_dagster.storage.wrapper import (
@@ -92,5 +86,4 @@ from dstl_dagster.storage.wrapper import (
     WrapperReader as WrapperReader,
     WrapperStore as WrapperStore,
     WrapperWriter as WrapperWriter,
-    unwrapped as unwrapped,
 )

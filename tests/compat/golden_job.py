@@ -24,7 +24,9 @@ import pyarrow as pa
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, materialize
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import DueMerge, KeyedState, write_merge, write_rows
+from dstl_dagster.keyed import KeyedState, write_rows
+from dstl_dagster.keyed.merge.merge import write_merge
+from dstl_dagster.keyed.merge.policy import DueMerge
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema

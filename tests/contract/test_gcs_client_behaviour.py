@@ -13,7 +13,8 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, UnavailableError
-from dstl_dagster.recoverable import CommitState, GSRecoverableWriter, commit_file
+from dstl_dagster.recoverable import CommitState, GSRecoverableWriter
+from dstl_dagster.recoverable.commit import commit_file
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import GCSObjectStore
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, Source

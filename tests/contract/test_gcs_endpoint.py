@@ -23,7 +23,8 @@ from google.auth.credentials import AnonymousCredentials, Credentials
 from google.cloud import storage
 from google.oauth2.credentials import Credentials as TokenCredentials
 
-from dstl_dagster.storage import MAX_BATCH_DELETES, GCSObjectStore, Generation
+from dstl_dagster.storage import GCSObjectStore, Generation
+from dstl_dagster.storage.base import MAX_BATCH_DELETES
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
 from dstl_dagster.testing.gcs_server import GCSServer
 from tests.contract.endpoint import Endpoint, endpoint_from

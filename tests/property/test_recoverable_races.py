@@ -9,12 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from dstl_dagster.errors import ConflictError, DstlError, UnavailableError
-from dstl_dagster.recoverable import (
-    CommitState,
-    GSCommitRecoverable,
-    GSRecoverableWriter,
-    commit_file,
-)
+from dstl_dagster.recoverable import CommitState, GSCommitRecoverable, GSRecoverableWriter
+from dstl_dagster.recoverable.commit import commit_file
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, ANY, ObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore

@@ -13,16 +13,10 @@ from hypothesis import strategies as st
 
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, materialize
 from dstl_dagster.format import KeyGroupRange, StateTtl
-from dstl_dagster.keyed import (
-    DueMerge,
-    KeyedState,
-    StateScan,
-    diff_checkpoints,
-    key_history,
-    write_merge,
-    write_rows,
-)
+from dstl_dagster.keyed import KeyedState, StateScan, diff_checkpoints, key_history, write_rows
 from dstl_dagster.keyed.merge import merge as merge_module
+from dstl_dagster.keyed.merge.merge import write_merge
+from dstl_dagster.keyed.merge.policy import DueMerge
 from dstl_dagster.keyed.read import diff as diff_module
 from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.state import StateSchema, filled_column

@@ -12,7 +12,9 @@ import pytest
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, FileReport, OperatorReport
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
-from dstl_dagster.keyed import DueMerge, KeyedState, Merge, Run, write_merge, write_rows
+from dstl_dagster.keyed import KeyedState, Merge, Run, write_rows
+from dstl_dagster.keyed.merge.merge import write_merge
+from dstl_dagster.keyed.merge.policy import DueMerge
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
 from dstl_dagster.state import StateSchema

@@ -19,7 +19,9 @@ from dstl_dagster.checkpoint import (
 )
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, UnavailableError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import DueMerge, Merge, Run, due_operators, write_merge
+from dstl_dagster.keyed import Merge, Run, due_operators
+from dstl_dagster.keyed.merge.merge import write_merge
+from dstl_dagster.keyed.merge.policy import DueMerge
 from dstl_dagster.keyed.read import keyed_state
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.spark.batch import CheckpointBatch

@@ -174,7 +174,7 @@ def test_a_published_file_is_checked_by_its_bytes(job):
 def test_a_file_that_is_already_composed_is_undamaged(job):
     """Step 6 was killed between composing and its record: no component is missing."""
     coordinator = with_file(job, b"first", b"second")
-    from dstl_dagster.recoverable import commit_file
+    from dstl_dagster.recoverable.commit import commit_file
 
     file = coordinator.get(1).manifest.files[0]
     assert isinstance(file.recoverable, GSCommitRecoverable)

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from dstl_dagster.cli import main
 from dstl_dagster.cli.working import Working, moments
-from dstl_dagster.storage import NO_COST, Cost, LocalObjectStore, Operation
+from dstl_dagster.storage import NO_COST, Cost, LocalObjectStore
+from dstl_dagster.storage.accounting.cost import Operation
 
 
 def test_a_person_hears_after_two_seconds_and_a_log_after_thirty():

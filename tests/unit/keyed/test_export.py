@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dstl_dagster.errors import ConflictError, NotFoundError
-from dstl_dagster.keyed import export_checkpoint, export_state
+from dstl_dagster.keyed import export_checkpoint
+from dstl_dagster.keyed.read.export import export_state
 from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore
 
 

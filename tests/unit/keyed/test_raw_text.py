@@ -11,14 +11,8 @@ import pytest
 
 from dstl_dagster.checkpoint import materialize
 from dstl_dagster.errors import ConflictError, InvalidInputError
-from dstl_dagster.keyed import (
-    KeyChange,
-    diff_checkpoints,
-    export_checkpoint,
-    export_state,
-    key_history,
-    write_rows,
-)
+from dstl_dagster.keyed import KeyChange, diff_checkpoints, export_checkpoint, key_history, write_rows
+from dstl_dagster.keyed.read.export import export_state
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import MemoryObjectStore
 

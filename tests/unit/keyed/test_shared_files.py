@@ -25,7 +25,8 @@ from dstl_dagster.keyed.write.shared_files import (
     files_of,
 )
 from dstl_dagster.settings import CheckpointOptions, JobOptions
-from dstl_dagster.state import EncodedChanges, StateSchema, encode_changes, key_group_of
+from dstl_dagster.state import EncodedChanges, StateSchema, key_group_of
+from dstl_dagster.state.changes import encode_changes
 from dstl_dagster.storage import MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.fault_store import FaultStore
 

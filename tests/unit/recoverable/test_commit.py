@@ -15,7 +15,6 @@ from dstl_dagster.recoverable import (
     Component,
     GSCommitRecoverable,
     GSRecoverableWriter,
-    commit_file,
     discard_file,
     fingerprint_of,
     is_own,
@@ -24,6 +23,7 @@ from dstl_dagster.recoverable import (
     retract_file,
     temporary_names,
 )
+from dstl_dagster.recoverable.commit import commit_file
 from dstl_dagster.recoverable.compose import plan_compose, waves
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, ANY

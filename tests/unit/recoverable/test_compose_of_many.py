@@ -12,11 +12,11 @@ from dstl_dagster.recoverable import (
     Component,
     GSCommitRecoverable,
     GSRecoverableWriter,
-    commit_file,
     compose_file,
     delete_copied,
     discard_file,
 )
+from dstl_dagster.recoverable.commit import commit_file
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
 from dstl_dagster.testing.fault_store import FaultStore

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.state import StateSchema, decode_change, encode_changes
+from dstl_dagster.state import StateSchema
+from dstl_dagster.state.changes import decode_change, encode_changes
 
 
 @pytest.mark.parametrize("kind", [pa.time64("us"), pa.struct([("t", pa.time64("us")), ("s", pa.string())])])
