@@ -6,15 +6,14 @@ Owns the contract. Does not own how a log is kept: `writer` has the one in files
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, Self
 
 from dstl_dagster.changelog.writer.future import MailboxFuture
-from dstl_dagster.format.handles import SnapshotResult
+from dstl_dagster.format.handles import HandleT, SnapshotResult
 from dstl_dagster.format.sequence import SequenceNumber
 
 
-class StateChangelogWriter(AbstractContextManager["StateChangelogWriter"], Protocol):
+class StateChangelogWriter(Protocol[HandleT]):
     """Appends changes of one operator's state and makes ranges of them durable. One thread: its maker's.
     As a context manager it is closed at the end.
 
@@ -45,7 +44,7 @@ class StateChangelogWriter(AbstractContextManager["StateChangelogWriter"], Proto
         """Roll over. The position that follows everything appended; the same again while nothing is."""
         ...
 
-    def persist(self, from_: SequenceNumber, checkpoint_id: int) -> MailboxFuture[SnapshotResult]:
+    def persist(self, from_: SequenceNumber, checkpoint_id: int) -> MailboxFuture[SnapshotResult[HandleT]]:
         """Make everything from `from_` (inclusive) to the last append durable; rolls over.
 
         The future's result holds the handle of exactly these changes. It fails with an OSError of ours where
@@ -86,3 +85,9 @@ class StateChangelogWriter(AbstractContextManager["StateChangelogWriter"], Proto
         close does not wait. Whoever needs the result waits for the future first.
         """
         ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -9,10 +9,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self
 
 from dstl_dagster.errors import FormatError, InvalidInputError
 from dstl_dagster.format.key_groups import KeyGroupRange
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+else:
+    from typing import TypeVar
 
 STORAGE_IDENTIFIER: Final = "filesystem"
 """Flink's name of the changelog storage whose files these are."""
@@ -220,15 +225,21 @@ class ChangelogStateHandle:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotResult:
+if TYPE_CHECKING:  # typing's own has a default from Python 3.13 on
+    HandleT = TypeVar("HandleT", bound=ChangelogStateHandle, default=ChangelogStateHandle)
+else:
+    HandleT = TypeVar("HandleT", bound=ChangelogStateHandle)
+
+
+@dataclass(frozen=True)
+class SnapshotResult(Generic[HandleT]):
     """The result of a persist: the durable handle, and one on the local copies if all of them exist.
 
     InvalidInputError for a local part without a durable one. `SnapshotResult()` is the empty result.
     """
 
-    job_manager_owned_snapshot: ChangelogStateHandle | None = None
-    task_local_snapshot: ChangelogStateHandle | None = None
+    job_manager_owned_snapshot: HandleT | None = None
+    task_local_snapshot: HandleT | None = None
 
     def __post_init__(self) -> None:
         if self.job_manager_owned_snapshot is None and self.task_local_snapshot is not None:

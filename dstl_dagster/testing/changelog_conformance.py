@@ -201,7 +201,8 @@ class StateChangelogWriterConformance:
     def test_a_closed_writer_says_so(self, log: ChangelogUnderTest) -> None:
         """Every call but close: as ClosedError, which is a ValueError and an OSError."""
         writer, at = log.writer, log.writer.initial_sequence_number()
-        writer.close()
+        with writer as entered:
+            assert entered is writer
         writer.close()
         calls: list[Callable[[], object]] = [
             lambda: writer.append(2, b"x"),

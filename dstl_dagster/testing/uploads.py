@@ -17,9 +17,8 @@ from dstl_dagster.errors import ClosedError
 from dstl_dagster.format import StateChangeSet, StreamStateHandle
 from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.upload import (
-    ALWAYS_AVAILABLE,
-    Availability,
     StateChangeUploader,
+    StateChangeUploadScheduler,
     UploadResult,
     UploadTask,
     UploadTasksResult,
@@ -138,7 +137,7 @@ class CallerExecutor(ManualExecutor):
         return future
 
 
-class RecordingUploader:
+class RecordingUploader(StateChangeUploader):
     """Records what it is asked to upload; each attempt writes one imaginary file.
 
     Args:
@@ -193,7 +192,7 @@ class RecordingUploader:
         self.closed = True
 
 
-class HeldScheduler:
+class HeldScheduler(StateChangeUploadScheduler):
     """A scheduler that holds every task until the test completes or fails it."""
 
     def __init__(self, uploader: StateChangeUploader | None = None) -> None:
@@ -223,10 +222,6 @@ class HeldScheduler:
     def fail(self, index: int = 0, error: BaseException | None = None) -> None:
         """Fail one task permanently."""
         self.tasks.pop(index).fail(error or OSError("failed by the test"))
-
-    @property
-    def availability(self) -> Availability:
-        return ALWAYS_AVAILABLE
 
     def close(self) -> None:
         self.closed = True

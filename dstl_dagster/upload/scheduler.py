@@ -40,7 +40,7 @@ from dstl_dagster.upload.uploader import (
 
 
 class StateChangeUploadScheduler(Protocol):
-    """Takes tasks and sees to it that each ends: completed or failed, exactly once."""
+    """Takes tasks and sees to it that each ends: completed or failed, exactly once. A context manager."""
 
     def upload(self, task: UploadTask) -> None:
         """Take a task; may block while too many bytes are in flight. Any thread.
@@ -57,6 +57,12 @@ class StateChangeUploadScheduler(Protocol):
     def close(self) -> None:
         """Fail what has not ended, end every thread. May be called again."""
         ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +115,7 @@ class UploadPolicy:
         return self.persist_delay_seconds == 0 or queued_bytes >= self.size_threshold_bytes
 
 
-class UploadScheduler:
+class UploadScheduler(StateChangeUploadScheduler):
     """Uploads tasks in batches, by an `UploadPolicy`; retries; limits bytes in flight.
 
     A batch is due at the first of: the delay after its first task; the threshold queued. It leaves with the
@@ -340,7 +346,7 @@ class BatchingStateChangeUploadScheduler(UploadScheduler):
         super().__init__(policy, uploader, metrics, timer=timer, executor=executor)
 
 
-class _DirectScheduler:
+class _DirectScheduler(StateChangeUploadScheduler):
     """One file per task, one attempt per file."""
 
     def __init__(self, uploader: StateChangeUploader) -> None:
@@ -358,10 +364,6 @@ class _DirectScheduler:
             task.fail(error)
             raise
         complete_all(result, [task])
-
-    @property
-    def availability(self) -> Availability:
-        return ALWAYS_AVAILABLE
 
     def close(self) -> None:
         self._closed = True

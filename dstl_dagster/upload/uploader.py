@@ -12,7 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Protocol, TypedDict, Unpack
+from typing import Protocol, Self, TypedDict, Unpack
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import InvalidInputError
@@ -27,7 +27,7 @@ from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 
 
 class StateChangeUploader(Protocol):
-    """Uploads tasks: what a scheduler calls. Users may bring their own."""
+    """Uploads tasks: what a scheduler calls. Users may bring their own. A context manager."""
 
     def upload(self, tasks: Collection[UploadTask]) -> UploadTasksResult:
         """Write all change sets of all tasks durably, in the given order.
@@ -44,6 +44,12 @@ class StateChangeUploader(Protocol):
         """No further upload follows. May be called again."""
         ...
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 class UploaderSettings(TypedDict, total=False):
     """What both uploaders take by keyword."""
@@ -55,7 +61,7 @@ class UploaderSettings(TypedDict, total=False):
     new_uuid: Callable[[], uuid.UUID]
 
 
-class StateChangeFsUploader:
+class StateChangeFsUploader(StateChangeUploader):
     """Writes one new object for each attempt, below `<base path>/<job id>/dstl/`."""
 
     def __init__(

@@ -51,7 +51,7 @@ class TestInAFolder(StateChangelogWriterConformance):
             yield fs_log(storage)
 
 
-class ListWriter:
+class ListWriter(StateChangelogWriter[ChangelogStateHandle]):
     """A log in a list, made from `StateChangelogWriter`'s docstrings alone: durable when it is appended."""
 
     logs: ClassVar[dict[str, list[tuple[int, bytes]]]] = {}
