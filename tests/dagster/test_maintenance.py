@@ -156,6 +156,11 @@ def test_a_restore_asks_for_its_partition(days: Days) -> None:
 # ---- clean-up ----
 
 
+def gone(result: dg.ExecuteInProcessResult, key: str) -> set[str]:
+    (output,) = (each for each in result.all_events if each.is_successful_output)
+    return set(str(output.step_output_data.metadata[key].value).split("  \n"))
+
+
 def test_a_clean_up_subsumes_and_deletes_and_says_so(days: Days) -> None:
     """Step 7 alone removes checkpoints beyond retention, their partitions, and a dead attempt's garbage."""
     three_days(days)
@@ -163,8 +168,14 @@ def test_a_clean_up_subsumes_and_deletes_and_says_so(days: Days) -> None:
     days.code.write_change(days.store, dead, b"left behind")
     days.coordinator().abort(dead)
     days.options = {"execution.checkpointing.num-retained": "1", "dstl.checkpoint.reader-grace": "0 s"}
+    before = days.objects()
+    preview = run_job(days, "cleanup", config={"ops": {"cleanup": {"config": {"preview": True}}}})
+    assert "preview, nothing was changed: step 7 clean up: " in days.logged(preview)
+    assert (days.objects(), len(days.shown_checkpoints())) == (before, 3)
     result = run_job(days, "cleanup")
     assert result.success
+    assert gone(preview, "goes") == gone(result, "gone")
+    assert {"chk-00000001", "chk-00000002"} < gone(result, "gone")
     assert days.shown_checkpoints() == ["chk-00000003"]
     assert not [name for name in days.objects() if str(dead.attempt) in name]
     said = days.logged(result)
@@ -177,8 +188,10 @@ def test_a_clean_up_counts_all_that_it_deleted(days: Days, monkeypatch: pytest.M
     days.run("2024-01-01")
     real = CheckpointCoordinator.clean_up
 
-    def many(coordinator: CheckpointCoordinator) -> Any:
-        return dataclasses.replace(real(coordinator), objects=54_321, deleted=("one",), deleted_bytes=2**20)
+    def many(coordinator: CheckpointCoordinator, **how: bool) -> Any:
+        return dataclasses.replace(
+            real(coordinator, **how), objects=54_321, deleted=("one",), deleted_bytes=2**20
+        )
 
     monkeypatch.setattr(CheckpointCoordinator, "clean_up", many)
     assert "54,321 objects (1 MiB) deleted" in days.logged(run_job(days, "cleanup"))

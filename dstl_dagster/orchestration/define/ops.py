@@ -59,7 +59,7 @@ class _BatchReference(dg.DagsterType):
             yield FilesInside.of(self._update)
 
 
-Body = Callable[[Step, Attempt], None]
+Body = Callable[[Step, Attempt], object]
 
 
 def build_steps(

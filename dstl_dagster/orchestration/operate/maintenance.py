@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final, Literal, get_args, overload
 
 import dagster as dg
+from pydantic import Field
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
@@ -21,6 +22,7 @@ from dstl_dagster.orchestration.operate.commit import CommitConfig, commit
 from dstl_dagster.orchestration.operate.correcting import correct_partition
 from dstl_dagster.orchestration.operate.restoring import RestoreConfig, restore
 from dstl_dagster.orchestration.owners import owner_of
+from dstl_dagster.orchestration.report.links import shown_lines
 from dstl_dagster.orchestration.report.steps import Step, clean_up, materialize, verify
 from dstl_dagster.orchestration.tags import TAG_JOB, TAG_STEP
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
@@ -29,6 +31,15 @@ Work = Literal["cleanup", "materialize", "verify", "checks", "restore", "correct
 
 _SCHEDULED: Final = ("cleanup", "materialize", "verify", "checks")
 _OF_PARTITIONS: Final = ("restore", "correct")
+
+
+class CleanUpConfig(dg.Config):
+    """How a clean-up is launched by a person."""
+
+    preview: bool = Field(
+        default=False,
+        description="Only show what would be subsumed and deleted; the run succeeds, nothing is changed.",
+    )
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,8 @@ def build_maintenance(
 ) -> dg.JobDefinition | dg.ScheduleDefinition:
     """The Dagster job `<job>_<work>`, or with `when` its schedule, which brings the job along.
 
-    * `cleanup`: step 7 by itself, for a job that nothing else cleans up after.
+    * `cleanup`: step 7 by itself, for a job that nothing else cleans up after. With the config
+      `preview: true` the run shows the checkpoints and objects that would go, and changes nothing.
     * `materialize`: folds the changelog into a base where that is due, as a checkpoint of its own. Refused
       while a batch of the job is open: run it between batches.
     * `verify`: reads back everything that the last checkpoint references; fails naming each damaged object.
@@ -167,7 +179,7 @@ def _op(
     match work:
         case "cleanup":
             about = "Subsumes checkpoints of {job} beyond retention, deletes what nothing references."
-            return _Op("7", clean_up, about)
+            return _Op("7", _clean_up, about, CleanUpConfig)
         case "materialize":
             about = "Folds the changelog of {job} into a base, to keep state quick to read."
             return _Op("1-6", materialize, about)
@@ -184,6 +196,13 @@ def _op(
             assert day_job is not None
             run = partial(correct_partition, day_job=day_job)
             return _Op("correct", run, about, None, partitions_def, partitions_def, False)
+
+
+def _clean_up(step: Step) -> None:
+    report = clean_up(step, preview=CleanUpConfig(**step.context.op_config).preview)
+    goes = [*map(JobAssets.partition_key, report.subsumed), *report.deleted]
+    shown = dg.MetadataValue.md(shown_lines(goes) or "nothing")
+    step.context.add_output_metadata({"goes" if report.dry_run else "gone": shown})
 
 
 def _job(

@@ -154,13 +154,15 @@ def compose_commit(
         raise _blocked(checkpoint)
 
 
-def clean_up(step: Step) -> None:
+def clean_up(step: Step, *, preview: bool = False) -> CleanUp:
     """Step 7: subsume checkpoints beyond retention, and delete what nothing references."""
     cost = step.coordinator.running_cost()
-    report = step.coordinator.clean_up()
+    report = step.coordinator.clean_up(dry_run=preview)
     spent = cost.in_words()
     match_partitions(step)
-    step.context.log.info(f"{_clean_up_summary(report)}. {spent}")
+    nothing_yet = "preview, nothing was changed: " if preview else ""
+    step.context.log.info(f"{nothing_yet}{_clean_up_summary(report)}. {spent}")
+    return report
 
 
 # ---- between batches ----
