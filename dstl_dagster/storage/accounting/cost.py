@@ -143,8 +143,9 @@ class Cost:
         """For a line of a log."""
         return (
             f"{counted(self.requests, 'request')} (A {self.class_a}, B {self.class_b}, free {self.free}; "
-            f"{self.retries} retries), {readable_bytes(self.bytes_up)} up, "
-            f"{readable_bytes(self.bytes_down)} down, {self.seconds:.3f} s"
+            f"{counted(self.uploads, 'upload')}, {self.retries} retries), "
+            f"{readable_bytes(self.bytes_up)} up, {readable_bytes(self.bytes_down)} down, "
+            f"{self.seconds:.3f} s"
         )
 
     def to_json(self) -> dict[str, Any]:
