@@ -10,6 +10,7 @@ Source: Flink's `FsStateChangelogStorage`, `FsStateChangelogStorageForRecovery` 
 from __future__ import annotations
 
 import logging
+import pkgutil
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -53,7 +54,7 @@ class FsStateChangelogStorage:
         options: frozen settings; `options.base_path` is used where `base_path` is empty.
         base_path: the folder in the store.
         local_recovery: whether copies stay on this machine's disk.
-        metrics: where measurements go.
+        metrics: where measurements go; by default the hook that the options name.
         scheduler: how and when writers' tasks are uploaded; by default by the options. It is closed with
             the storage. Its uploader should report to `registry`.
         registry: who counts the references to files; by default one that deletes from `store`.
@@ -91,7 +92,7 @@ class FsStateChangelogStorage:
             self._registry,
             self._local_recovery,
             base_path=base_path or self._options.base_path or "",
-            metrics=UploadMetrics(metrics, job=self.job_id),
+            metrics=UploadMetrics(metrics or _named_hook(self._options.metrics), job=self.job_id),
         )
         self._closed = False
 
@@ -161,6 +162,24 @@ class FsStateChangelogStorage:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _named_hook(name: str | None) -> MetricsHook | None:
+    if name is None:
+        return None
+    try:
+        hook = pkgutil.resolve_name(name)
+    except (AttributeError, ImportError) as error:
+        raise InvalidInputError(
+            f"dstl.dfs.metrics: {name!r} cannot be imported in this process ({error}): install its module on "
+            "each machine of the job, or ship it with spark.submit.pyFiles"
+        ) from error
+    if isinstance(hook, type) or not callable(getattr(hook, "record", None)):
+        raise InvalidInputError(
+            f"dstl.dfs.metrics: {name!r} is no MetricsHook, but {hook!r}: name an instance"
+        )
+    found: MetricsHook = hook
+    return found
 
 
 def _delete_local(handle: StreamStateHandle) -> None:

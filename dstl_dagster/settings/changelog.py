@@ -32,6 +32,7 @@ _MB: Final = 1 << 20
 _OURS: Final = "dstl.dfs."
 _DFS: Final = f"state.changelog.{_OURS}"
 _MAX_BUFFER_BYTES: Final = 2**31 - 1
+_PLACE_IN_CODE: Final = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
 def _parse_compression_enabled(key: str, value: ConfigValue) -> str:
@@ -45,6 +46,13 @@ def _parse_buffer_size(key: str, value: ConfigValue) -> int:
             f"{key}: {value!r} cannot be used: expected at most {_MAX_BUFFER_BYTES} bytes"
         )
     return size
+
+
+def _parse_place_in_code(key: str, value: ConfigValue) -> str:
+    text = parse_text(key, value)
+    if not _PLACE_IN_CODE.fullmatch(text):
+        raise InvalidInputError(f"{key}: {value!r} cannot be used: expected package.module:name")
+    return text
 
 
 def _dfs(key: str, parse: Parse, default: Any = None) -> Any:
@@ -76,6 +84,8 @@ class FsStateChangelogOptions(KeyedOptions):
         next_attempt_delay: `upload.next-attempt-delay`, after a failure other than a time-out.
         cache_idle_timeout: `download.local-cache.idle-timeout-ms`; an unused cached file is deleted after it.
         max_cache_bytes: `download.local-cache.max-size` (ours); disk space of all cached files together.
+        metrics: `metrics` (ours); `package.module:name` of a `MetricsHook`, which each process imports that
+            uploads, a Spark task's too. `None`: what a process measures is dropped.
 
     Upstream's keys are also constants, under the names of upstream's options:
     `from_mapping({FsStateChangelogOptions.UPLOAD_TIMEOUT: timedelta(seconds=30)})`.
@@ -126,6 +136,7 @@ class FsStateChangelogOptions(KeyedOptions):
         "download.local-cache.idle-timeout-ms", parse_duration, timedelta(minutes=10)
     )
     max_cache_bytes: int = option(f"{_OURS}download.local-cache.max-size", parse_memory_size, 10 * 1024 * _MB)
+    metrics: str | None = option(f"{_OURS}metrics", _parse_place_in_code)
 
     prefixes: ClassVar[tuple[str, ...]] = (_DFS, _OURS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,19 @@ _PLAIN, _ZSTD = 0, 2
 """The first byte of a changelog file. Tasks compress unless they are told not to."""
 
 
+_HOOK = """
+class Hook:
+    def record(self, each):
+        with open({log!r}, "a") as log:
+            print(each.name, each.job, each.operator, file=log)
+
+    def register_gauge(self, name, read):
+        return lambda: None
+
+HOOK = Hook()
+"""
+
+
 @dataclass
 class Place:
     """A job on a bucket, with options that leave traces.
@@ -50,6 +64,7 @@ class Place:
     def options(self) -> dict[str, str]:
         return {
             "dstl.dfs.compression": "none",
+            "dstl.dfs.metrics": f"hook_of_{self.bucket.replace('-', '_')}:HOOK",
             "execution.checkpointing.local-backup.enabled": "true",
             "execution.checkpointing.local-backup.dirs": str(self.copies),
             "gs.writer.temporary.bucket.name": self.scratch,
@@ -102,6 +117,9 @@ def place(
     strict_gcs.create_bucket(bucket)
     strict_gcs.create_bucket(scratch)
     register(spark)
+    hook = tmp_path / f"hook_of_{bucket.replace('-', '_')}.py"
+    hook.write_text(_HOOK.format(log=str(tmp_path / "measured")))
+    spark.sparkContext.addPyFile(str(hook))
     yield Place(spark, strict_gcs, bucket, scratch, tmp_path / "copies", tmp_path)
     strict_gcs.faults.clear()
 
@@ -187,13 +205,16 @@ def _by_materialize(place: Place) -> None:
     ],
 )
 def test_changelog_options_act_where_state_is_written(place: Place, write: Callable[[Place], None]) -> None:
-    """Every file is as the options say, and has its local copy, whichever way the options came."""
+    """Every file is as the options say, has its local copy, and is measured, however the options came."""
     write(place)
     files = place.changelog_files()
     assert files
     assert {place.store.get(name)[0] for name in files} == {_PLAIN}
     copies = [each.name for each in place.copies.glob("jid_job/taskowned/*")]
     assert sorted(copies) == sorted(name.rpartition("/")[2] for name in files)
+    measured = Counter((place.folder / "measured").read_text().splitlines())
+    assert measured["ChangelogStorage.numberOfUploadRequests job op"] == len(files)
+    assert measured["ChangelogStorage.uploadLatenciesNanos job op"] == len(files)
 
 
 def test_without_options_tasks_compress(place: Place) -> None:

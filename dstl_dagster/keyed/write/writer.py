@@ -21,7 +21,6 @@ from dstl_dagster.changelog import (
 from dstl_dagster.errors import InternalError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult, StateTtl
 from dstl_dagster.keyed.documents.reports import OperatorReport
-from dstl_dagster.metrics import MetricsHook
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import (
     PROCESSING_TIME_TYPE,
@@ -46,8 +45,6 @@ def open_attempt_changelog(
     store: ObjectStore,
     attempt: Attempt,
     options: JobOptions | None = None,
-    *,
-    metrics: MetricsHook | None = None,
 ) -> FsStateChangelogStorage:
     """The changelog whose file names carry the attempt. The caller closes it. `options`: the job's."""
     options = options or JobOptions()
@@ -60,7 +57,6 @@ def open_attempt_changelog(
         options.changelog,
         base_path=attempt.names.changelog_base_path(attempt.attempt),
         local_recovery=options.local_recovery,
-        metrics=metrics,
     )
 
 

@@ -21,7 +21,6 @@ from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import open_attempt_changelog
-from dstl_dagster.metrics import MetricsHook
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.inject.applied import tell_applied
 from dstl_dagster.orchestration.inject.batch_log import SparkLog, log_application, log_opened, log_persisted
@@ -141,8 +140,6 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         self,
         context: "_Context",
         work: "CheckpointBatch | Attempt | Mapping[str, Any]",
-        *,
-        metrics: MetricsHook | None = None,
     ) -> Iterator[FsStateChangelogStorage]:
         """The changelog of an attempt, for an op that appends by itself: closed when the block ends.
 
@@ -152,7 +149,6 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
 
         Args:
             work: the open batch; or its attempt, or the reference of it that another op was handed.
-            metrics: where measurements go.
 
         Raises: InvalidInputError for an attempt of another store; ConflictError (kind `already_applied`) for
         a batch that a completed checkpoint holds.
@@ -162,7 +158,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
             options = found.options or self.job_options()
             with closing(_open_with(self.gcs, self.uri, options)) as store:
                 found.require_store(store.uri)
-                with open_attempt_changelog(store, found.attempt, options, metrics=metrics) as storage:
+                with open_attempt_changelog(store, found.attempt, options) as storage:
                     context.log.debug(f"writing the changelog of attempt {found.attempt.attempt}")
                     yield storage
 

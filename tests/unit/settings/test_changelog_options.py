@@ -38,8 +38,9 @@ EVERY_OPTION: dict[str, tuple[Any, str, Any]] = {
         timedelta(milliseconds=500),
     ),
     "dstl.dfs.download.local-cache.max-size": ("5MB", "max_cache_bytes", 5 * MB),
+    "dstl.dfs.metrics": ("ours.hooks:HOOK", "metrics", "ours.hooks:HOOK"),
 }
-OURS = ("compression", "max_cache_bytes")
+OURS = ("compression", "max_cache_bytes", "metrics")
 
 
 @pytest.mark.parametrize("key", EVERY_OPTION)
@@ -104,6 +105,7 @@ def test_upstreams_switch_for_compression(value: Any, expected: str) -> None:
             "upload.max-in-flight",
         ),
         ({PREFIX + "dstl.dfs.upload.num-thread": "3"}, "upload.num-thread"),
+        ({"dstl.dfs.metrics": "ours.hooks.HOOK"}, "dstl.dfs.metrics: .* package.module:name"),
         ({f"{each}dstl.dfs.upload.max-attempts": 2 for each in ("", PREFIX)}, "two spellings"),
         ({"dstl.dfs.compression": "zstd", "dstl.dfs.compression.enabled": "true"}, "compression.enabled"),
     ],
@@ -137,6 +139,20 @@ def test_the_factory_reads_a_configuration() -> None:
         assert list(view.create_reader().read(handle)) == [(0, b"x")]
     with pytest.raises(InvalidInputError, match="max-attempts"):
         factory.create_storage("job", store, factory.configure("root", timedelta(seconds=3), 0))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:HOOK", "cannot be imported in this process .*: install its module on each machine"),
+        ("dstl_dagster.metrics:NO_SUCH", "cannot be imported in this process"),
+        ("dstl_dagster.metrics:InMemoryMetrics", "is no MetricsHook, but <class .*: name an instance"),
+    ],
+)
+def test_a_hook_that_is_none_is_refused_before_anything_is_written(name: str, message: str) -> None:
+    """And not dropped with a warning at each measurement."""
+    with pytest.raises(InvalidInputError, match=f"dstl.dfs.metrics: '{name}' {message}"):
+        FsStateChangelogStorage("job", MemoryObjectStore(), FsStateChangelogOptions(metrics=name))
 
 
 def test_a_job_id_stands_in_names_as_it_should() -> None:
