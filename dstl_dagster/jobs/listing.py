@@ -65,7 +65,6 @@ def _summary(store: ObjectStore, job: str, options: JobOptions) -> JobSummary:
     if last is None:
         problem = None if view.slot else "it has objects, but no timeline: a drop was interrupted"
         return JobSummary(job, open_owner=open_owner, problem=problem)
-    sizes = [entry.sizes for entry in last.manifest.operators.values()]
     return JobSummary(
         job,
         checkpoint_id=last.checkpoint_id,
@@ -73,5 +72,5 @@ def _summary(store: ObjectStore, job: str, options: JobOptions) -> JobSummary:
         batch=last.idempotency_key,
         retained=len(view.retained),
         open_owner=open_owner,
-        state_bytes=sum(each.whole_bytes + each.log_bytes for each in sizes),
+        state_bytes=sum(entry.state_bytes for entry in last.manifest.operators.values()),
     )

