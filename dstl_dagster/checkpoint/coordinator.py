@@ -7,7 +7,7 @@ everything (`inspect`), or the rules (`timeline.decisions`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from dstl_dagster.checkpoint.inspect.audit import Audit, audit
 from dstl_dagster.checkpoint.job import Checkpoint
 from dstl_dagster.checkpoint.reader import CheckpointReader
 from dstl_dagster.checkpoint.restore import RestorePlan
-from dstl_dagster.checkpoint.steps import clean_up, compose_commit, confirm, record, trigger
+from dstl_dagster.checkpoint.steps import adopt, clean_up, compose_commit, confirm, record, trigger
 from dstl_dagster.checkpoint.steps.clean_up import CleanUp
 from dstl_dagster.checkpoint.steps.persist import Files, Handles, as_operator_reports
 from dstl_dagster.clock import Clock
@@ -68,6 +68,10 @@ class CheckpointCoordinator(CheckpointReader):
         super().__init__(job, store, options, clock=clock, new_id=new_id)
         _require_a_bucket_for_entropy(store, self.job_options.files)
         self._owner = owner or f"coordinator-{new_id()}"
+
+    @property
+    def owner(self) -> str:
+        return self._owner
 
     def trigger(
         self,
@@ -199,6 +203,30 @@ class CheckpointCoordinator(CheckpointReader):
         Raises: NotFoundError (kind `state_missing`: step 4 was not done), FencedError, ConflictError.
         """
         return confirm.confirm(self._job, attempt, manifest)
+
+    def adopt(
+        self,
+        state: Checkpoint,
+        store: ObjectStore,
+        applied: Sequence[BatchKey] = (),
+        *,
+        parent: int | None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Checkpoint:
+        """Steps 1 to 6 of a checkpoint that takes over another job's: its state, positions and batches.
+
+        Its files are copied, so nothing is shared. The state of `parent`, the last checkpoint, is not in it.
+
+        Args:
+            state: the other job's checkpoint, in `store`. The new one has its id, or a higher one.
+            applied: the batches that it holds.
+            parent: the checkpoint that is the last one; `None`: the job has none.
+            progress: called with (files copied, files in total).
+
+        Raises: ConflictError (kind `attempt_open`, `moved`), NotFoundError, FormatError (a file is damaged),
+        UnavailableError; the attempt is aborted then.
+        """
+        return adopt.adopt(self._job, self._owner, parent, state, store, applied, progress)
 
     def abort(self, attempt: Attempt, reason: str = "by its owner") -> None:
         """End the attempt before step 5. The next clean-up deletes what it left.

@@ -161,13 +161,14 @@ class CheckpointReader:
         if checkpoint_id is None:
             return None
         completed = self.timeline.completed(checkpoint_id)
+        batch = next((each for each in completed.batches if key in (each, each.key)), None)
         return Attempt(
             checkpoint_id=completed.checkpoint_id,
             attempt=completed.attempt,
             parent=completed.parent,
             job=self.job,
             store_uri=self.store.uri,
-            batch=completed.batch,
+            batch=batch,
             base=completed.base,
             timeline=self.timeline.seen().timeline_id,
         )

@@ -47,8 +47,7 @@ class RestorePlan:
     @property
     def batches(self) -> tuple[str, ...]:
         """The idempotency keys (partitions) of what goes, oldest first: these batches have to run again."""
-        keys = (completed.idempotency_key for completed in self.left_behind)
-        return tuple(key for key in keys if key is not None)
+        return tuple(key.key for completed in self.left_behind for key in completed.batches)
 
     @property
     def files(self) -> tuple[FinalFile, ...]:

@@ -69,6 +69,7 @@ Look     checkpoints list, show, timeline, diff, history, schema
 Check    checkpoints audit, verify
          storage check
 Decide   checkpoints savepoint, release, restore, correct, resolve, abort, operator, source
+         jobs clone, swap
 Tidy     checkpoints gc, materialize, export
          jobs drop
          storage forget-taken

@@ -1,6 +1,6 @@
-"""`dstl jobs`: the jobs of a store, what one is, and dropping one.
+"""`dstl jobs`: the jobs of a store, what one is, cloning one, swapping one for its clone, dropping one.
 
-Owns how they are shown and asked for. Does not own finding or dropping them (`jobs`).
+Owns how they are shown and asked for. Does not own finding, cloning or dropping them (`jobs`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import click
 
 from dstl_dagster.checkpoint import CheckpointReader
 from dstl_dagster.cli.options import (
+    AT,
     as_json_option,
     dry_run_option,
     store_option,
@@ -23,16 +24,26 @@ from dstl_dagster.cli.options import (
 )
 from dstl_dagster.cli.output import Table, answer, local_time, say, show
 from dstl_dagster.cli.render import checkpoint_json, operators_table, sources_table
-from dstl_dagster.cli.working import open_working
+from dstl_dagster.cli.working import open_working, progress_of
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import counted, readable_bytes
-from dstl_dagster.jobs import Drop, JobSummary, drop_job, list_jobs, plan_drop
+from dstl_dagster.jobs import (
+    Drop,
+    JobSummary,
+    clone_job,
+    drop_job,
+    list_jobs,
+    plan_drop,
+    swap_job,
+)
 from dstl_dagster.settings import JobOptions
+from dstl_dagster.storage import open_store
+from dstl_dagster.timeline import AsOf
 
 
 @click.group("jobs")
 def jobs_group() -> None:
-    """List the jobs of a store, show or drop one."""
+    """List the jobs of a store; show, clone, swap or drop one."""
 
 
 @jobs_group.command("list")
@@ -85,6 +96,74 @@ def show_command(job: str, uri: str, job_options: JobOptions, as_json: bool) -> 
     """Show what JOB is: its sources, by what each is measured, and the operators that each writes."""
     latest = CheckpointReader(job, open_working(uri, job_options.files), job_options).at()
     answer(as_json, checkpoint_json(latest), sources_table(latest), operators_table(latest))
+
+
+@jobs_group.command("clone")
+@click.argument("job", metavar="JOB")
+@click.argument("new", metavar="NEW")
+@click.option("--at", type=AT, help="Of this checkpoint. Default: the last one.")
+@click.option("--to", metavar="URI", help="The store of NEW. Default: that of JOB.")
+@store_option
+@with_job_options
+@as_json_option
+def clone_command(
+    job: str, new: str, at: AsOf | None, to: str | None, uri: str, job_options: JobOptions, as_json: bool
+) -> None:
+    """Begin job NEW with the state of JOB, how far its sources are, and the batches that it holds.
+
+    NEW shares nothing with JOB; files that JOB published stay JOB's. Run it again where it was interrupted.
+    """
+    store = open_working(uri, job_options.files)
+    made = clone_job(
+        store,
+        job,
+        new,
+        job_options,
+        at=at,
+        to=None if to is None else open_store(to, job_options.files),
+        owner=f"dstl-jobs-clone:{user_name()}",
+        progress=progress_of("files copied"),
+    )
+    answer(
+        as_json, checkpoint_json(made), f"job {new!r} begins with checkpoint {made.checkpoint_id} of {job!r}"
+    )
+
+
+@jobs_group.command("swap")
+@click.argument("job", metavar="JOB")
+@click.argument("clone", metavar="CLONE")
+@yes_option
+@store_option
+@with_job_options
+@as_json_option
+def swap_command(job: str, clone: str, yes: bool, uri: str, job_options: JobOptions, as_json: bool) -> None:
+    """Continue JOB from the state of CLONE, in one checkpoint of JOB.
+
+    CLONE must hold all batches that JOB holds, and stays as it is. A restore of JOB to the checkpoint before
+    takes the swap back.
+    """
+    store = open_working(uri, job_options.files)
+    if not yes:
+        last, state = (CheckpointReader(each, store, job_options).at() for each in (job, clone))
+        click.confirm(
+            f"Continue job {job!r} after checkpoint {last.checkpoint_id} from checkpoint "
+            f"{state.checkpoint_id} of {clone!r}?",
+            abort=True,
+            err=True,
+        )
+    made = swap_job(
+        store,
+        job,
+        clone,
+        job_options,
+        owner=f"dstl-jobs-swap:{user_name()}",
+        progress=progress_of("files copied"),
+    )
+    answer(
+        as_json,
+        checkpoint_json(made),
+        f"checkpoint {made.checkpoint_id} of {job!r} has the state of {clone!r}",
+    )
 
 
 @jobs_group.command("drop")

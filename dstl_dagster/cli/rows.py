@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, materialize
+from dstl_dagster.checkpoint import CheckpointCoordinator, CheckpointReader, materialize
 from dstl_dagster.cli.options import AT, as_json_option, dry_run_option, id_argument, job_options
 from dstl_dagster.cli.output import Table, say, show
 from dstl_dagster.cli.render import changes_table, checkpoint_json
@@ -43,6 +43,7 @@ operator_option = click.option(
 @click.argument("older_at", type=AT, metavar="OLDER")
 @click.argument("newer_at", type=AT, metavar="NEWER")
 @operator_option
+@click.option("--newer-job", metavar="JOB", help="NEWER is of this job of the store, such as a clone.")
 @click.option(
     "--limit", type=click.IntRange(0), default=20, show_default=True, help="Show at most this many rows."
 )
@@ -53,6 +54,7 @@ def diff_command(
     older_at: AsOf,
     newer_at: AsOf,
     operator: str | None,
+    newer_job: str | None,
     limit: int,
     as_json: bool,
 ) -> None:
@@ -60,7 +62,8 @@ def diff_command(
 
     --json prints all of them, one per line.
     """
-    older, newer = coordinator.at(older_at).manifest, coordinator.at(newer_at).manifest
+    other = CheckpointReader(newer_job or coordinator.job, coordinator.store, coordinator.job_options)
+    older, newer = coordinator.at(older_at).manifest, other.at(newer_at).manifest
     operator = one_operator(newer, operator) if newer.operators else one_operator(older, operator)
     counts = {"added": 0, "changed": 0, "removed": 0}
     shown: list[tuple[str, Mapping[str, Any]]] = []

@@ -1,3 +1,4 @@
+from dstl_dagster.jobs.clone import clone_job as clone_job, swap_job as swap_job
 from dstl_dagster.jobs.correction import (
     Correction as Correction,
     correct as correct,

@@ -59,7 +59,7 @@ def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str |
     since = _abandoned_since(coordinator, view, batch) if restore_to is None else restore_to + 1
     later = list(_completed(coordinator.timeline, view, since))
     # The same batch may have run several times; it belongs where it ran first.
-    keys = [*dict.fromkeys(each.batch for each in later if each.batch is not None)]
+    keys = [*dict.fromkeys(key for each in later for key in each.batches)]
     if restore_to is None:
         keys = [key for key in keys if view.applied_in(key) is None]
     batches = tuple(dict.fromkeys(key.key for key in keys))
@@ -70,7 +70,7 @@ def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str |
                 f"{_some(batches)}"
             )
         batches = batches[: batches.index(until) + 1]
-    lost = [each for each in later if each.batch is None and not view.is_abandoned(each.checkpoint_id)]
+    lost = [each for each in later if not each.batches and not view.is_abandoned(each.checkpoint_id)]
     ids = () if restore_to is None else tuple(each.checkpoint_id for each in lost)
     keys = [key for key in keys if key.key in batches]
     return Correction(coordinator.job, batch, restore_to, batches, ids, tuple(keys))
@@ -121,10 +121,11 @@ def _abandoned_since(coordinator: CheckpointCoordinator, view: TimelineView, bat
 
 
 def _completed(timeline: Timeline, view: TimelineView, first_id: int) -> Iterator[Completed]:
-    """Every checkpoint that ever completed, from this id on; ids have no gap."""
-    for checkpoint_id in range(first_id, view.highest_id + 1):
-        entry = view.checkpoints.get(checkpoint_id)
-        yield timeline.completed(checkpoint_id) if entry is None else entry.completed
+    """Every checkpoint that ever completed, from this id on."""
+    before = view.checkpoints.get(first_id - 1)
+    for record in timeline.records(0 if before is None else before.completed.slot):
+        if isinstance(record, Completed) and record.checkpoint_id >= first_id:
+            yield record
 
 
 def _some(names: tuple[str, ...]) -> str:

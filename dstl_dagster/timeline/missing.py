@@ -39,6 +39,8 @@ def gone_checkpoint(timeline: Timeline, checkpoint_id: int) -> NotFoundError:
     try:
         fate = view.fate(timeline.completed(checkpoint_id).attempt)
         record = None if fate is None else next(timeline.records(fate.slot - 1), None)
+    except NotFoundError as never:
+        return never
     except DstlError:
         record = None
     by = "" if record is None else f": record {record.slot}, of {_when(record)}, subsumed it"

@@ -214,6 +214,7 @@ _READERS: dict[str, Any] = {
     "home": _text,
     "base": _count,
     "batch": BatchKey.from_json,
+    "applied": lambda plain: tuple(BatchKey.from_json(item) for item in _list(plain)),
     "files": _finals,
     "published": _texts,
     "blocked": _blocked,

@@ -145,7 +145,8 @@ class Completed(TimelineRecord):
     has another one is a copy.
 
     `base` is the checkpoint whose state this one builds on (0: none, the state begins here), where that is
-    not its parent: its batch is the parent's, applied anew. `owner` opened the attempt.
+    not its parent: its batch is the parent's, applied anew, or its state is another job's. Of that, `applied`
+    are the batches: this one holds them too. `owner` opened the attempt.
     """
 
     kind: ClassVar[str] = "completed"
@@ -161,6 +162,7 @@ class Completed(TimelineRecord):
     home: str = ""
     manifest_generation: int | None = None
     owner: str = ""
+    applied: tuple[BatchKey, ...] = ()
 
     @property
     def origin(self) -> Origin:
@@ -176,6 +178,11 @@ class Completed(TimelineRecord):
     def idempotency_key(self) -> str | None:
         """The batch as people name it, such as a partition."""
         return None if self.batch is None else self.batch.key
+
+    @property
+    def batches(self) -> tuple[BatchKey, ...]:
+        """All that it holds first: of another job's state those that this applied, oldest first."""
+        return self.applied if self.batch is None else (*self.applied, self.batch)
 
 
 @dataclass(frozen=True)

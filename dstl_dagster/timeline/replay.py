@@ -119,9 +119,8 @@ def _ended(
 
 
 def _completed(view: TimelineView, record: Completed) -> TimelineView:
-    keys = view.keys
-    if record.batch is not None:
-        keys = _with(keys, {record.batch: (*keys.get(record.batch, ()), record.checkpoint_id)})
+    holds = {each: (*view.keys.get(each, ()), record.checkpoint_id) for each in record.batches}
+    keys = _with(view.keys, holds) if holds else view.keys
     return replace(
         view,
         open_attempt=None,

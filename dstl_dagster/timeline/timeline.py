@@ -38,7 +38,6 @@ from dstl_dagster.errors import (
     ConflictError,
     DstlError,
     ErrorKind,
-    FormatError,
     InvalidInputError,
     NotFoundError,
     UnavailableError,
@@ -240,7 +239,11 @@ class Timeline:
                 return found
             highest = found.checkpoint_id - isinstance(found, Opened)
             low, high = (low, found.slot - 1) if highest >= checkpoint_id else (middle + 1, high)
-        raise FormatError(f"the timeline of {self.job!r} has lost the record of checkpoint {checkpoint_id}")
+        raise NotFoundError(
+            f"job {self.job!r} never had a checkpoint {checkpoint_id}: one that takes over another job's "
+            "state has the id that it had there, or a later one",
+            kind=ErrorKind.NO_CHECKPOINT,
+        )
 
     def _last_with_id(self, low: int, high: int) -> Completed | Opened | None:
         """The last record in `low` to `high`, both inclusive, that shows how far checkpoint ids had got."""

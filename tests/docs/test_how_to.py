@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOW_TO = ROOT / "docs" / "how-to"
-PLAIN = ("rescale", "late-data", "state-that-ends", "migrate-from-flink", "after-each-checkpoint")
+PLAIN = (
+    "rescale",
+    "late-data",
+    "state-that-ends",
+    "migrate-from-flink",
+    "after-each-checkpoint",
+    "recompute-beside-a-job",
+)
 
 FOLDERS = {
     "changelog": ("tests/docs/test_changelog_docs.py", "python"),

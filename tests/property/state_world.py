@@ -25,6 +25,7 @@ from dstl_dagster.checkpoint import (
     materialize,
 )
 from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.jobs import clone_job, drop_job, swap_job
 from dstl_dagster.keyed import KeyedState, diff_checkpoints, key_history, write_rows
 from dstl_dagster.keyed.documents import entries
 from dstl_dagster.keyed.merge import merge
@@ -32,6 +33,7 @@ from dstl_dagster.keyed.read import keyed_state
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import ColumnChanges, StateSchema
 from dstl_dagster.storage import MemoryObjectStore
+from dstl_dagster.testing.virtual_clock import VirtualClock
 
 STEPS = 30
 KEY_GROUPS = 7
@@ -71,6 +73,7 @@ class World:
     def __init__(self, choose: random.Random) -> None:
         self.choose = choose
         self.store = MemoryObjectStore()
+        self.job = "job"
         self.options = CheckpointOptions(
             num_retained=choose.choice([1, 1, 2, 5]),
             reader_grace=timedelta(0),
@@ -84,9 +87,10 @@ class World:
         self.own_bytes: Counter[str] = Counter()
         self.merged_bytes: Counter[str] = Counter()
         self.number = 0
+        self.clones = 0
 
     def process(self, owner: str = "test") -> CheckpointCoordinator:
-        return CheckpointCoordinator("job", self.store, self.options, owner=owner)
+        return CheckpointCoordinator(self.job, self.store, self.options, owner=owner)
 
     def live(self) -> None:
         steps: list[tuple[int, Callable[[], None]]] = [
@@ -102,6 +106,8 @@ class World:
             (1, self.savepoint),
             (1, self.release),
             (3, self.clean_up),
+            (1, self.clone),
+            (1, self.swap),
         ]
         weights, acts = zip(*steps, strict=True)
         for _ in range(STEPS):
@@ -232,9 +238,42 @@ class World:
         for each in view.kept:
             manifest = self.process().get(each.checkpoint_id).manifest
             needed.update(manifest.needs())
-        there = {stat.name for stat in self.store.list("dstl/job/attempts/")}
+        there = {stat.name for stat in self.store.list(f"dstl/{self.job}/attempts/")}
         if there != needed:
             raise Wrong(f"left {sorted(there - needed)}, lost {sorted(needed - there)}")
+
+    def clone(self) -> None:
+        """Live on as a clone of any checkpoint; the job that it came from may go."""
+        listed = self.coordinator.list()
+        if not listed:
+            return
+        chosen, came_from = self.choose.choice(listed).checkpoint_id, self.job
+        self.clones += 1
+        self.job = f"clone{self.clones}"
+        made = clone_job(self.store, came_from, self.job, self.options, at=chosen, owner="test")
+        self.said = {made.checkpoint_id: self.said[chosen]}
+        self.savepoints.clear()
+        self.coordinator = self.process()
+        if self.choose.random() < 0.5:
+            drop_job(self.store, came_from, owner="test", clock=VirtualClock())
+
+    def swap(self) -> None:
+        """Put the state of a clone, which went on by itself, in the place of the job's."""
+        latest = self.coordinator.latest()
+        if latest is None:
+            return
+        live, said = self.job, dict(self.said)
+        self.clones += 1
+        self.job = f"beside{self.clones}"
+        clone_job(self.store, live, self.job, self.options, owner="test")
+        self.coordinator = self.process()
+        for _ in range(self.choose.randint(0, 3)):
+            self.write(*self.choose.choice([("busy",), ("rare",), OPERATORS]))
+        state = self.said[self.coordinator.at().checkpoint_id]
+        made = swap_job(self.store, live, self.job, self.options, owner="test")
+        drop_job(self.store, self.job, owner="test", clock=VirtualClock())
+        self.job, self.said = live, {**said, made.checkpoint_id: state}
+        self.coordinator = self.process()
 
     # -- what must hold
 

@@ -135,6 +135,7 @@ _VALUES: dict[str, Any] = {
     "parent": 2,
     "base": 1,
     "batch": BatchKey("day", "source", "from/to", "run"),
+    "applied": (BatchKey("day before"),),
     "foreign_generation": 5,
     "manifest_generation": 6,
     "until": datetime(2026, 11, 25, tzinfo=UTC),

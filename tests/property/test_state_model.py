@@ -18,6 +18,7 @@ from dstl_dagster.keyed import MergePolicy, OperatorEntry, Run
 from dstl_dagster.keyed.documents import runs as runs_module
 from dstl_dagster.keyed.documents.entries import Listed
 from dstl_dagster.keyed.merge import merge
+from dstl_dagster.timeline.decisions import attempts
 from tests.property.state_world import live
 
 LIVES = 4
@@ -71,6 +72,10 @@ def clean_up_forgets_lists(broken: pytest.MonkeyPatch) -> None:
     )
 
 
+def a_clone_begins_below_its_runs(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(attempts, "max", lambda next_id, _adopted: next_id, raising=False)
+
+
 def clean_up_forgets_what_is_listed(broken: pytest.MonkeyPatch) -> None:
     def needs(self: Any) -> Any:
         yield from self.lists
@@ -114,6 +119,7 @@ MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
     a_merge_takes_every_key_group,
     clean_up_forgets_lists,
     clean_up_forgets_what_is_listed,
+    a_clone_begins_below_its_runs,
     nothing_is_due,
     the_merge_of_an_idle_operator_is_forgotten,
     everything_is_due_always,

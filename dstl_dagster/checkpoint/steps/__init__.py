@@ -5,6 +5,7 @@
     3 persist          `persist`: what tasks reported, against the store
     4 record           `record`: the manifest
     5 confirm          `confirm`: the commit point
+    1 to 6             `adopt`: of a checkpoint whose state is another job's
     6 compose-commit   `compose_commit`
     7 clean up         `clean_up`: the act; `garbage`: the plan; `references`: what checkpoints need;
                        `clean_up_mark`: how far the last one saw

@@ -7,19 +7,21 @@ Owns what the `completed` record says of the manifest. Does not own whether it m
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.keyed import FileReport, Manifest
 from dstl_dagster.recoverable import recoverable_hash
 from dstl_dagster.storage import Origin, cost_note
-from dstl_dagster.timeline import Attempt, Completed, FinalFile, TimelineView, decisions
+from dstl_dagster.timeline import Attempt, BatchKey, Completed, FinalFile, TimelineView, decisions
 
 log = logging.getLogger(__name__)
 
 
-def confirm(job: Job, attempt: Attempt, manifest: Manifest | None) -> Checkpoint:
-    """See `CheckpointCoordinator.confirm`."""
+def confirm(
+    job: Job, attempt: Attempt, manifest: Manifest | None, applied: Sequence[BatchKey] = ()
+) -> Checkpoint:
+    """See `CheckpointCoordinator.confirm`. `applied`: the batches of a state that it takes over (`adopt`)."""
     cost = job.running_cost()
     manifest = manifest or job.recorded_by(attempt.attempt) or job.manifest_with_tail(attempt)
     files = _final_files(manifest.files)
@@ -39,6 +41,7 @@ def confirm(job: Job, attempt: Attempt, manifest: Manifest | None) -> Checkpoint
             home=Origin.home_of(job.store),
             files=files,
             seconds=cost.so_far().seconds,
+            applied=applied,
         )
 
     def note() -> Mapping[str, str]:

@@ -140,6 +140,13 @@ def abort(job: Job, attempt: Attempt, reason: str) -> None:
     job.timeline.decide(lambda view: decisions.to_abort(view, attempt, reason))
 
 
+def open_to_adopt(job: Job, owner: str, adopted: int, parent: int | None) -> Attempt:
+    """An attempt on `parent` that takes over the state of another job's checkpoint `adopted`."""
+    return when_finished(
+        job, lambda: _open(job, owner, finish(job), False, None, parent, adopted=adopted), from_seen=True
+    )
+
+
 def _open(
     job: Job,
     owner: str,
@@ -148,6 +155,7 @@ def _open(
     batch: BatchKey | None,
     on: int | object | None,
     base: int | None = None,
+    adopted: int | None = None,
 ) -> Attempt:
     """Fence the open attempt if allowed, then open. `on`: the expected parent, or `UNPINNED`."""
     attempt = attempt_id(job.new_id(), job.timeline.seen().timeline_id)
@@ -159,6 +167,7 @@ def _open(
             owner=owner,
             batch=batch,
             base=base,
+            adopted=adopted,
             expected_parent=None if on is UNPINNED else on,  # type: ignore[arg-type] # the sentinel alone is no int
             pin_parent=on is not UNPINNED,
             retracted=retracted,
@@ -174,7 +183,7 @@ def _open(
         job=job.name,
         store_uri=job.store.uri,
         batch=batch,
-        base=base,
+        base=opened.base,
         timeline=job.timeline.seen().timeline_id,
         snapshot_slot=job.timeline.seen().snapshot_slot,
     )

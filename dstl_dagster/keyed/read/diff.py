@@ -128,9 +128,14 @@ def _segments(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
 
 
 def _handles(state: KeyedState, segment: KeyGroupRange) -> list[object]:
-    # Not by the handle's range: what a newer base left of it may differ.
+    # Not by the handle's range: what a newer base left of it may differ. Nor by the folder: a job that took
+    # over another's state has copies of its files, and the last name of a file is of no other one.
     held = [each for each in state.handles if each.key_group_range.contains(segment.start_key_group)]
-    return [handle.handles_and_offsets for handle in held]
+    return [
+        (stream.name.rpartition("/")[2], stream.size, offset)
+        for handle in held
+        for stream, offset in handle.handles_and_offsets
+    ]
 
 
 def _rows(schema: StateSchema, fold: StateFold) -> pa.Table:

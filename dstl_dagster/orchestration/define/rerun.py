@@ -60,9 +60,12 @@ def require_replaceable(
         why = "and dstl/rerun is refuse"
     else:
         last = coordinator.latest()
-        if last is not None and last.checkpoint_id == held:
+        if last is None or last.checkpoint_id != held:
+            why = "and later ones build on it"
+        elif last.entry.completed.batch == applied.batch:
             return
-        why = "and later ones build on it"
+        else:
+            why = "with all others of the job whose state this one took over"
     raise ConflictError(
         f"{said}, {why}: nothing was changed. To make it again, with all after it: "
         f"dstl checkpoints correct {key}",

@@ -94,9 +94,9 @@ def report_restore(step: Step, request_id: uuid.UUID) -> None:
     if not isinstance(record, Restored):
         return
     report_restored(step, record)
-    batches = [each.idempotency_key for each in step.coordinator.left_behind(record)]
-    if any(batches):
-        step.context.log.info(f"restore: run again, oldest first: {', '.join(filter(None, batches))}")
+    batches = [key.key for each in step.coordinator.left_behind(record) for key in each.batches]
+    if batches:
+        step.context.log.info(f"restore: run again, oldest first: {', '.join(batches)}")
 
 
 # ---- before it ----

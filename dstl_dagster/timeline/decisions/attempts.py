@@ -43,6 +43,7 @@ def to_open(
     owner: str,
     batch: BatchKey | None,
     base: int | None = None,
+    adopted: int | None = None,
     expected_parent: int | None,
     pin_parent: bool,
     retracted: int,
@@ -51,13 +52,18 @@ def to_open(
 
     `retracted` is the slot of the newest restore whose abandoned files the caller has retracted. With
     `pin_parent` the parent must be `expected_parent`, so that what the caller checked about it still holds.
-    `base`: apply the last checkpoint's batch anew, on what that was built on.
+    `base`: apply the last checkpoint's batch anew, on what that was built on. `adopted`: take over the state
+    of another job's checkpoint of this id; the next one's is not lower, as runs of state are in its order.
 
     Raises: ConflictError (kind `attempt_open`, `already_applied`, `moved`, `unfinished`).
     """
     if view.open_attempt is not None:
         raise _opened_meanwhile(view.open_attempt)
-    if base is None:
+    last = view.last_completed
+    parent = None if last is None else last.checkpoint_id
+    if adopted is not None:
+        base = None if parent is None else 0
+    elif base is None:
         conditions.refuse_applied(view, batch)
     else:
         _require_base(view, batch, base)
@@ -74,13 +80,11 @@ def to_open(
             "retracts them first",
             kind=ErrorKind.UNFINISHED,
         )
-    last = view.last_completed
-    parent = None if last is None else last.checkpoint_id
     if pin_parent and parent != expected_parent:
         raise _parent_moved(parent, expected_parent)
     return Opened(
         attempt=attempt,
-        checkpoint_id=view.next_checkpoint_id,
+        checkpoint_id=max(view.next_checkpoint_id, adopted or 0),
         parent=parent,
         owner=owner,
         batch=batch,

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
 from dstl_dagster.timeline.attempt import Attempt
 from dstl_dagster.timeline.decisions import conditions
-from dstl_dagster.timeline.records import BlockedFile, Committed, Completed, FinalFile, Resolution, Resolved
+from dstl_dagster.timeline.records import (
+    BatchKey,
+    BlockedFile,
+    Committed,
+    Completed,
+    FinalFile,
+    Resolution,
+    Resolved,
+)
 from dstl_dagster.timeline.view import TimelineView
 
 
@@ -24,8 +32,11 @@ def to_complete(
     manifest_crc32c: int | None = None,
     manifest_generation: int | None = None,
     home: str = "",
+    applied: Sequence[BatchKey] = (),
 ) -> Completed | None:
     """Step 5, the commit point; `None` if this attempt has already completed its checkpoint.
+
+    `applied`: the batches of the state that it took over from another job.
 
     Raises: as `require_open`; FencedError also if a restore has abandoned that checkpoint since, or another
     parent is the last checkpoint now; ConflictError (kind `already_applied`).
@@ -59,6 +70,7 @@ def to_complete(
         manifest_generation=manifest_generation,
         home=home,
         owner="" if view.open_attempt is None else view.open_attempt.owner,
+        applied=tuple(applied),
     )
 
 
