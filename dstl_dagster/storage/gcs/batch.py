@@ -58,7 +58,7 @@ def batch_delete(
         transport.count(Cost.of(Operation.DELETE, number=len(waiting), again=attempt.in_doubt))
         lost_before = frozenset(in_doubt)
         in_doubt.update(waiting)
-        reply = transport.send_uncounted("POST", url, headers, body, attempt)
+        reply = transport.send_uncounted(names.uri, "POST", url, headers, body, attempt)
         if reply.status in _NO_SUCH_METHOD:
             raise BatchesRefusedError(f"the service of {names.uri!r} takes no batches: {reply.status}")
         if reply.status != 200:

@@ -139,10 +139,10 @@ def with_translated_errors(uri: str, request: Callable[[], _T]) -> _T:
 def _translated(uri: str, error: Exception) -> Exception:
     match error:
         case google.api_core.exceptions.GoogleAPICallError():
-            message = _message_of(error.response) or error.message or str(error)
+            message = message_of(error.response) or error.message or str(error)
             return refusal(int(error.code or 500), message, uri, _headers_of(error.response))
         case InvalidResponse():
-            message = _message_of(error.response) or str(error)
+            message = message_of(error.response) or str(error)
             return refusal(int(error.response.status_code), message, uri, _headers_of(error.response))
         case DataCorruption():
             return FormatError(f"the bytes read of {uri!r} do not have its stored checksum")
@@ -168,7 +168,7 @@ def was_refused(error: BaseException) -> bool:
     return isinstance(error.__cause__, LibraryError) and error.__cause__.answered
 
 
-def _message_of(response: Any) -> str | None:
+def message_of(response: Any) -> str | None:
     """`error.message` of the answer's JSON document; the whole text where it is none, as in a download."""
     if response is None:
         return None

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, NotFoundError
@@ -225,7 +226,7 @@ class GCSObjectStore:
 
         return GCSWriter(
             uri,
-            ResumableUpload(uri, start, self._transport.send, self._transport.retries, size),
+            ResumableUpload(uri, start, partial(self._transport.send, uri), self._transport.retries, size),
             # A small object goes in one request instead of two.
             put=lambda octets: self.put(name, octets, precondition=precondition, metadata=pairs),
             stat_of=lambda resource: stat_of_resource(name, resource, self._reading.ask_crc32c),

@@ -17,8 +17,7 @@ from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.accounting.cost import Cost, CostMeter, Operation
 from dstl_dagster.storage.base import Buffer, ObjectStat
 from dstl_dagster.storage.gcs.client import listen_for_time, shared_rate_limiter, split_at_fork
-from dstl_dagster.storage.gcs.errors import may_pass, refusal, was_refused, with_translated_errors
-from dstl_dagster.storage.gcs.redaction import cleaned
+from dstl_dagster.storage.gcs.errors import may_pass, message_of, refusal, was_refused, with_translated_errors
 from dstl_dagster.storage.gcs.upload import Reply
 from dstl_dagster.storage.policy.retry import Retries, RetryAttempt, RetryPolicy
 
@@ -142,27 +141,26 @@ class GCSTransport:
         return made
 
     def send(
-        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: RetryAttempt
+        self, uri: str, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: RetryAttempt
     ) -> Reply:
-        """One HTTP request of an upload session, made once: as `gcs_upload.Send`."""
+        """One HTTP request of an upload session, made once: as `gcs_upload.Send`, of the object `uri`."""
         self.count(Cost.of(Operation.SESSION, again=attempt.in_doubt, bytes_up=memoryview(body).nbytes))
-        return self.send_uncounted(method, url, headers, body, attempt)
+        return self.send_uncounted(uri, method, url, headers, body, attempt)
 
     def send_uncounted(
-        self, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: RetryAttempt
+        self, uri: str, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: RetryAttempt
     ) -> Reply:
         """`send` for a request that its caller counts."""
-        place = cleaned(url.partition("?")[0])
         # The client's own session carries the credentials; it has no public name.
         session = self.client._http
         response = with_translated_errors(
-            place,
+            uri,
             lambda: session.request(
                 method, url, headers=dict(headers), data=body, timeout=self.timeout_seconds(attempt)
             ),
         )
         if may_pass(response.status_code):
-            raise refusal(response.status_code, response.text, place, response.headers)
+            raise refusal(response.status_code, message_of(response) or "", uri, response.headers)
         # A refusal is a refusal whatever its body. But a success that cannot be parsed, from a proxy say,
         # leaves open what the request did.
         document = None
@@ -170,12 +168,12 @@ class GCSTransport:
             with suppress(ValueError):
                 document = response.json()
             if document is None and response.status_code < 400:
-                raise UnavailableError(f"the response for {place!r} cannot be parsed: it is no JSON document")
+                raise UnavailableError(f"the response for {uri!r} cannot be parsed: it is no JSON document")
         return Reply(
             response.status_code,
             response.headers,
             document if isinstance(document, Mapping) else None,
-            response.text,
+            response.text if response.status_code < 400 else message_of(response) or "",
         )
 
     @property

@@ -27,18 +27,12 @@ _RESUME_INCOMPLETE = 308
 
 @dataclass(frozen=True)
 class Reply:
-    """Status, headers (any case) and the JSON document, if there is one."""
+    """Status, headers (any case), JSON document if there is one, and text: of an error its message."""
 
     status: int
     headers: Mapping[str, str]
     document: Mapping[str, Any] | None
     text: str
-
-    @property
-    def message(self) -> str:
-        """The service's error message: of the document where it has one, else the whole text."""
-        error = (self.document or {}).get("error")
-        return str(error["message"]) if isinstance(error, Mapping) and "message" in error else self.text
 
 
 class Send(Protocol):
@@ -209,5 +203,5 @@ class ResumableUpload:
     def _refusal(self, reply: Reply) -> Exception:
         if reply.status in (404, 410):
             return rules.lost_upload(self._uri)
-        error = refusal(reply.status, reply.message, self._uri)
+        error = refusal(reply.status, reply.text, self._uri)
         return rules.damaged_upload(self._uri) if isinstance(error, FormatError) else error

@@ -164,7 +164,7 @@ def test_what_a_faulted_run_leaves(
     client._http.request = noted  # type: ignore[method-assign]
     retries = Retries(RetryPolicy(max_attempts=2), clock=VirtualClock())
     store = GCSObjectStore(client, "b", options=GSFileSystemOptions(), retries=retries)
-    errors, stderr = [], io.StringIO()
+    errors, messages, stderr = [], [], io.StringIO()
     with contextlib.redirect_stderr(stderr), caplog.at_level(logging.INFO):
         store.put("there", b"x", precondition=ANY)
         for skip in range(4):
@@ -184,11 +184,14 @@ def test_what_a_faulted_run_leaves(
                     step()
                 except DstlError as error:
                     errors.append(left(error))
+                    messages.append(error.message)
     client.close()
     assert errors
     shown = "\n".join([*errors, caplog.text, stderr.getvalue(), repr(store), store.uri])
     assert [secret for secret in secrets if secret in shown] == []
     assert len(secrets) > 1
+    if kind is FaultKind.STATUS:  # the object and the service's sentence, not a URL and a document
+        assert [each for each in messages if "'gs://b" not in each or "{" in each or "http" in each] == []
 
 
 def stream(store: GCSObjectStore) -> None:
