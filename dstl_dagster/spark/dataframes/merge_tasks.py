@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dstl_dagster.changelog import process_cache
 from dstl_dagster.errors import DstlError
@@ -19,6 +20,7 @@ from dstl_dagster.keyed import Beside, StateAt, beside, changed_rows
 from dstl_dagster.spark.dataframes.state_tasks import WriteStateTask
 from dstl_dagster.spark.errors import raise_refusal, refusal
 from dstl_dagster.spark.stores import ReadCost, task_store
+from dstl_dagster.state import cut
 
 _OUTPUT_ROWS = 16 * 1024
 _LOOKED_UP = ("new", "old", "repeated", "refused", "key_group")
@@ -45,37 +47,40 @@ class LookUpTask:
         given = [each for each in batches if each.num_rows]
         if not given:
             return
-        rows = pa.Table.from_batches(given).combine_chunks()
-        new = rows.column(0).combine_chunks()
-        new = new.chunk(0) if isinstance(new, pa.ChunkedArray) else new
-        refused: str | None = None
+        rows, refused = pa.Table.from_batches(given), None
         try:
-            keys = self._keys(new)
+            keys = self._keys(rows.column("new"))
+            # A key with two rows is an error that the writing task raises: it must then see every row.
             found = beside(self.state.schema, self._state(keys), keys)
         except DstlError as error:
-            refused, rows, new = json.dumps(refusal(error)), rows.slice(0, 1), new.slice(0, 1)
-            old, repeated = pa.nulls(1, pa.struct(self.state.schema.columns)), False
-        else:
-            # A key with two rows is an error that the writing task raises: it must then see every row.
-            old, repeated = self._old_rows(found), found.repeated
-        flags = [pa.array(np.full(len(new), repeated)), pa.array([refused] * len(new), pa.string())]
-        looked_up = pa.table([new, old, *flags, rows.column(1)], list(_LOOKED_UP))
-        yield from looked_up.to_batches(max_chunksize=_OUTPUT_ROWS)
+            rows, refused = rows.slice(0, 1), json.dumps(refusal(error))
+            schema = self.state.schema.columns
+            blank = pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)
+            found = Beside(blank, np.zeros(1, np.bool_), repeated=False)
+        fields = list(self.state.schema.columns)
+        old = found.old.select([field.name for field in fields])
+        for start, stop in cut(pa.Table.from_arrays([*rows.columns, *old.columns], [""] * (2 + len(fields)))):
+            columns = [each.combine_chunks() for each in old.slice(start, stop - start).columns]
+            unknown = pa.array(~found.in_state[start:stop])
+            piece = rows.slice(start, stop - start)
+            looked_up = [
+                piece.column("new"),
+                pa.StructArray.from_arrays(columns, fields=fields, mask=unknown),
+                pa.array(np.full(stop - start, found.repeated)),
+                pa.array([refused] * (stop - start), pa.string()),
+                piece.column("key_group"),
+            ]
+            whole = pa.table(looked_up, list(_LOOKED_UP)).combine_chunks()
+            yield from whole.to_batches(max_chunksize=_OUTPUT_ROWS)
 
-    def _keys(self, new: pa.StructArray) -> pa.Table:
+    def _keys(self, new: pa.ChunkedArray) -> pa.Table:
         types = {name: self.state.schema.columns.field(name).type for name in self.state.schema.key_columns}
-        return pa.table({name: new.field(name).cast(kind) for name, kind in types.items()})
+        at = {name: new.type.get_field_index(name) for name in types}
+        return pa.table({name: pc.struct_field(new, at[name]).cast(kind) for name, kind in types.items()})
 
     def _state(self, keys: pa.Table) -> pa.Table:
         with task_store(self.state.store_uri, self.reads, self.state.options.files) as store:
             return self.state.opened(store, process_cache()).rows(keys)
-
-    def _old_rows(self, found: Beside) -> pa.StructArray:
-        rows = found.old.combine_chunks()
-        fields = list(self.state.schema.columns)
-        columns = [rows.column(field.name) for field in fields]
-        arrays = [each.chunk(0) if each.num_chunks else each.combine_chunks() for each in columns]
-        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~found.in_state))
 
 
 @dataclass(frozen=True)

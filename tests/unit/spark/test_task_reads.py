@@ -16,7 +16,7 @@ from dstl_dagster.spark import stores
 from dstl_dagster.spark.dataframes import merge_tasks
 from dstl_dagster.spark.dataframes.merge_tasks import LookUpTask
 from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask
-from dstl_dagster.state import StateSchema, key_group_of, ranges_of_tasks
+from dstl_dagster.state import StateSchema, key_group_of, pieces, ranges_of_tasks
 from dstl_dagster.storage import MemoryObjectStore
 from tests.unit.checkpoint.counting import Counted
 
@@ -67,3 +67,29 @@ def test_a_look_up_of_scattered_keys_opens_a_file_once(store, state, monkeypatch
     found = [row for each in LookUpTask(state)(iter([batch])) for row in each.to_pylist()]
     assert [row["old"]["value"] for row in found] == [CHECKPOINTS * number for number in wanted]
     assert store.spent() == CHECKPOINTS
+
+
+@pytest.mark.parametrize(
+    ("piece_bytes", "text_bytes"), [(500, 600), pytest.param(None, 900 << 20, marks=pytest.mark.soak)]
+)
+def test_a_look_up_beside_any_text(store, monkeypatch, piece_bytes, text_bytes):
+    """Of more than one array of Arrow's holds: in pieces, each row beside its own of the state."""
+    if piece_bytes is not None:
+        monkeypatch.setattr(pieces, "PIECE_BYTES", piece_bytes)
+    attempt = Attempt(1, uuid.uuid4(), None, "job", store.uri)
+    schema = StateSchema.of(pa.schema({"id": pa.int64(), "note": pa.string()}), ["id"], 128)
+    known = pa.table({"id": [1, 2], "note": ["old of 1" * 8, "old of 2" * 8]})
+    handles = write_rows(known, attempt, store, operator="op", schema=schema).handles
+    note = pa.array(["x" * text_bytes])
+    given = []
+    for number in range(3):
+        new = pa.StructArray.from_arrays([pa.array([number]), note], ["id", "note"])
+        groups = key_group_of(pa.table({"id": [number]}), schema)
+        given.append(pa.record_batch([new, pa.array(groups, pa.int32())], ["new", "key_group"]))
+    task = LookUpTask(StateAt(store.uri, "job", 1, "op", schema, tuple(handles)))
+    found = list(task(iter(given)))
+    assert len(found) == 3
+    assert [batch.column("new").field("id")[0].as_py() for batch in found] == [0, 1, 2]
+    assert [len(batch.column("new").field("note")[0].as_buffer()) for batch in found] == [text_bytes] * 3
+    olds = [old for batch in found for old in batch.column("old").to_pylist()]
+    assert olds == [None, *known.to_pylist()]
