@@ -52,6 +52,20 @@ def test_pieces_are_small_and_leave_nothing_out() -> None:
     assert cut(rows.slice(0, 0)) == [(0, 0)]
 
 
+def test_no_piece_has_as_many_rows_as_an_int32_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 3 * 2^30 rows, in chunks that share their memory. A state's keys differ, so 2^31 of them have 31
+    bits each at least, as these have: every other part of a row makes its pieces shorter.
+    """
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 30)
+    chunk = pa.array(np.zeros(1 << 20, np.int32))
+    rows = pa.table({"key": pa.chunked_array([chunk] * 3072)})
+    assert rows.num_rows > 2**31
+    bounds = cut(rows)
+    assert [start for start, _ in bounds] == [0, *(stop for _, stop in bounds[:-1])]
+    assert bounds[-1][1] == rows.num_rows
+    assert max(stop - start for start, stop in bounds) < 2**29
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_are_taken_in_any_order(seed: int) -> None:
     rows, chance = rows_of(np.arange(COUNT)), np.random.default_rng(seed)
