@@ -347,6 +347,8 @@ class CheckpointBatch:
         *,
         format: str = "jsonl",  # noqa: A002 - Spark's own word
         single_file: bool | None = None,
+        partition_by: Sequence[str] = (),
+        max_records_per_file: int | None = None,
         mode: FileMode = "error",
         success: bool = False,
         options: Mapping[str, str] | None = None,
@@ -371,6 +373,8 @@ class CheckpointBatch:
             uri,
             format=format,
             single_file=single_file,
+            partition_by=partition_by,
+            max_records_per_file=max_records_per_file,
             mode=mode,
             success=success,
             options=options,

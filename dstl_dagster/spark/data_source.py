@@ -53,12 +53,12 @@ def register(spark: SparkSession) -> None:
     """
     from dstl_dagster.spark.errors import raise_as_raised
     from dstl_dagster.spark.executors import require_package
-    from dstl_dagster.spark.refusals import refuse_what_cannot_be  # on the driver alone
+    from dstl_dagster.spark.writer_calls import watch_writers  # on the driver alone
 
     require_package(spark)
     raise_as_raised()
     spark.dataSource.register(DstlDataSource)
-    refuse_what_cannot_be(spark)
+    watch_writers(spark)
 
 
 class DstlDataSource(DataSource):

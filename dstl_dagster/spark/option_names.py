@@ -60,8 +60,7 @@ _NEIGHBOURS: Final = {
     "codec": "a write of files has compression",
     "encoding": "text is UTF-8",
     "linesep": "lines end with a line feed",
-    "maxrecordsperfile": "a task that writes files writes one file: repartition the rows",
-    "partitionby": "write each part to a folder of its own",
+    "partitionby": "a write of files has partition_by",
     "inferschema": "a state has its columns",
     "checkpoint": "it has at",
 }

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.spark import by_key_group, register
+from dstl_dagster.spark import by_key_group, lines, register
 from dstl_dagster.spark.data_source import DstlDataSource
 from dstl_dagster.spark.sink import SaveWriter
 
@@ -170,23 +170,35 @@ def test_no_table_of_the_catalog_is_begun(job: Job) -> None:
     assert list(job.coordinator.timeline.records()) == []
 
 
-def test_partitioned_writes_are_refused(job: Job) -> None:
-    """Spark says nothing of them to the sink of a stream, and refuses a batch in words of its own."""
-    df = job.spark.range(3)
-    state = {"store": job.coordinator.store.uri, "job": "job", "operator": "op", "keys": "id"}
-    stream = job.spark.readStream.format("rate").load().selectExpr("value AS id").writeStream
-    for call in (
-        sink(job, df, "monday", operator="op", keys="id").partitionBy("id").save,
-        lambda: df.write.partitionBy(["id"]).mode("append").options(**state).save(format="dstl"),
-        stream.format("dstl").options(**state).partitionBy("id").start,
+def test_the_columns_of_partition_by_name_folders(job: Job) -> None:
+    """As of Spark's own files, by any form of the call; rows of one value come from both tasks."""
+    df = job.spark.range(0, 8, 1, 2).selectExpr(
+        "DATE'2001-01-01' + int(id % 2) AS day", "id", "int(id > 3) AS late"
+    )
+    into = {"path": "a", "maxRecordsPerFile": "1"}
+    sink(job, df, "a", **into).partitionBy("Day", "late").save()
+    written = sink(job, df, "b", path="b")
+    written.save(partitionBy=["day"])
+    text = lines(df, "csv", partition_by=["day"])
+    sink(job, text, "c", path="c", file_format="csv", header_line="id,late").partitionBy(["day"]).save()
+    for place, columns in (("a", ["id", "day", "late"]), ("b", ["id", "late", "day"])):
+        found = job.spark.read.parquet(str(job.folder / place))
+        assert found.columns == columns
+        assert rows(found.select(df.columns)) == rows(df)
+    assert len(list((job.folder / "a/day=2001-01-02/late=1").iterdir())) == 2
+    only = (job.folder / "c/day=2001-01-01/part-00000.csv").read_text()
+    assert only == "id,late\n0,0\n2,0\n4,1\n6,1\n"
+    for how, says in (
+        ({"operator": "op", "keys": "id"}, "option partition_by goes with path"),
+        ({"path": "d"}, r"whose text depends on the session: .* df\['at'\].cast"),
     ):
-        with pytest.raises(InvalidInputError, match="takes no partitionBy"):
-            call()
-    assert list(job.coordinator.timeline.records()) == []
+        refused = sink(job, df.selectExpr("id", "timestamp_seconds(id) AS at"), "d", **how)
+        with pytest.raises(InvalidInputError, match=says):
+            refused.partitionBy("at").save()
     plain = df.write.format("noop").mode("append").partitionBy("id")
-    with pytest.raises(Exception, match=r"noop|partition") as refused:
+    with pytest.raises(Exception, match=r"noop|partition") as unknown:
         plain.save()
-    assert not isinstance(refused.value, InvalidInputError)
+    assert not isinstance(unknown.value, InvalidInputError)
 
 
 def test_overwriting_replaces_the_state(job: Job) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from pyspark.sql import functions as F
 
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.spark import write_files
+from dstl_dagster.spark.dataframes.hive_folders import folders_of
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -194,7 +197,8 @@ def test_a_task_that_fails_once_changes_nothing(job: Job) -> None:
     job.write_files(df.mapInArrow(fails_at_the_end, "id BIGINT"), "x.jsonl")
     lines = (job.folder / "x.jsonl").read_text().splitlines()
     assert lines == [f'{{"id":{n}}}' for n in range(100_000)]
-    job.write_files(df.mapInArrow(fails_at_the_end, "id BIGINT"), "p", format="parquet")
+    thirds = df.mapInArrow(fails_at_the_end, "id BIGINT").selectExpr("id", "id % 3 AS third")
+    job.write_files(thirds, "p", format="parquet", partition_by=["third"])
     assert pq.read_table(job.folder / "p").num_rows == 100_000
 
 
@@ -229,7 +233,12 @@ def test_nothing_is_visible_before_the_commit(job: Job) -> None:
         ("SELECT 1 AS a", "x.csv", {"format": "csv", "options": {"ENCODING": "latin1"}}, "ENCODING 'UTF-8'"),
         ("SELECT 1 AS a", "x.csv", {"format": "csv", "options": {"lineSep": "\r\n"}}, "lineSep"),
         ("SELECT 1 AS a", "x.csv", {"format": "csv", "options": {"delimter": ";"}}, "did you mean sep"),
-        ("SELECT 1 AS a", "x.csv", {"format": "csv", "options": {"maxRecordsPerFile": "1"}}, "does not take"),
+        ("SELECT 1 AS a", "x.csv", {"format": "csv", "max_records_per_file": 1}, "set single_file to false"),
+        ("SELECT 1 AS a, 2 AS b", "x", {"partition_by": ["c"]}, "names column 'c', which is not one of a, b"),
+        ("SELECT 1 AS a, 2 AS b", "x", {"partition_by": ["a", "A"]}, "names column 'a', twice"),
+        ("SELECT 1 AS a, 2 AS b", "x", {"partition_by": ["a", "b"]}, "names all columns"),
+        ("SELECT 1 AS a, array(1) AS b", "x", {"partition_by": ["b"]}, "array<int>, which has no text"),
+        ("SELECT 1 AS a, 2 AS b", "x", {"partition_by": "a"}, r"such as \['a'\]"),
         ("SELECT 1 AS a", "x.jsonl.gz", {}, "set gzip"),
         ("SELECT 1 AS a", "x.jsonl", {"options": {"compression": "gzip"}}, "end it with .gz"),
         ("SELECT 1 AS a", "x.jsonl", {"mode": "append"}, 'mode="append" is of a folder'),
@@ -248,6 +257,94 @@ def test_a_wrong_call_is_refused_before_anything_runs(
     attempt = job.coordinator.trigger()
     with pytest.raises(InvalidInputError, match=reason):
         write_files(job.spark.sql(query), attempt, uri, **how)
+
+
+ODD = {
+    "text": [
+        *(
+            "NULL",
+            "''",
+            "'a b'",
+            "'a/b=c'",
+            "'50%'",
+            "'%3A'",
+            "'\u00e9\u2603 \U0001f600'",
+            "'x:y?z#'",
+            "'..'",
+        ),
+        *(
+            "'__HIVE_DEFAULT_PARTITION__'",
+            r"'a\\b'",
+            r"'tab\tnew\nline'",
+            "'[{^}]'",
+            "'_x'",
+            "'1.0'",
+            '"it\'s"',
+        ),
+    ],
+    "day": ["NULL", "DATE'2001-01-05'", "DATE'0001-01-01'", "DATE'9999-12-31'"],
+    "at": ["NULL", "TIMESTAMP'2001-01-05 06:07:08.9'", "TIMESTAMP'2001-03-25 02:30:00'"],
+    "wall": ["NULL", "TIMESTAMP_NTZ'2001-01-05 06:07:08'"],
+    "amount": ["NULL", "CAST(1.50 AS DECIMAL(12, 3))", "CAST(-0.001 AS DECIMAL(12, 3))"],
+    "flag": ["NULL", "true", "false"],
+    "took": ["NULL", "INTERVAL '1 02:03:04.5' DAY TO SECOND"],
+    "number": ["NULL", "0L", "-9223372036854775808L"],
+    "real": ["NULL", "1e10D", "0.1D", "double('NaN')", "-0.0D"],
+    "Odd:name %": ["NULL", "'1'"],
+}
+
+
+def test_folders_of_values_are_those_of_spark(job: Job) -> None:
+    """Any values: the names are byte for byte those of Spark's `partitionBy`, and are read back alike."""
+    draw = random.Random(os.environ.get("DSTL_SEED", "1"))
+    values = [[draw.choice(texts) for texts in ODD.values()] for _ in range(40)]
+    rows = ", ".join(f"({n}, {', '.join(each)})" for n, each in enumerate(values))
+    names = ", ".join(f"`{name}`" for name in ["id", *ODD])
+    escaped = job.spark._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils.escapePathName
+    for each in "".join(map(chr, range(1, 300))):
+        assert folders_of([each], (each,)) == f"{escaped(each)}={escaped(each)}"
+    df = job.spark.sql(f"SELECT * FROM VALUES {rows} AS t({names})").repartition(3, "id")
+    theirs, ours = job.folder / "theirs", job.folder / "ours"
+    df.write.partitionBy(*ODD).parquet(str(theirs))
+    job.write_files(df, "ours", format="parquet", partition_by=[name.upper() for name in ODD])
+    folders = [
+        {path.parent.relative_to(root).as_posix() for path in root.rglob("*.parquet")}
+        for root in (theirs, ours)
+    ]
+    assert folders[1] == folders[0]
+    read = [job.spark.read.parquet(str(root)) for root in (theirs, ours)]
+    assert read[1].schema == read[0].schema
+    assert [sorted(map(repr, each.collect())) for each in read][1] == sorted(map(repr, read[0].collect()))
+
+
+def test_each_value_has_one_file_of_all_tasks(job: Job) -> None:
+    """Rows in any order; a file has its header, and its rows in the order that they had."""
+    df = job.spark.range(0, 160, 1, 3).selectExpr("id", "id % 40 AS day")
+    done = job.write_files(df, "out", format="csv", partition_by=["day"], success=True)
+    assert [each.object_name for each in done.manifest.files][-1] == "out/_SUCCESS"
+    assert visible(job.folder) == sorted(
+        ["out/_SUCCESS", *(f"out/day={n}/part-00000.csv" for n in range(40))]
+    )
+    for day in (0, 7, 39):
+        text = (job.folder / f"out/day={day}/part-00000.csv").read_text()
+        assert text == "id\n" + "".join(f"{day + 40 * n}\n" for n in range(4))
+    with pytest.raises(ConflictError, match="folder out holds"):
+        job.write_files(df, "out", format="csv", partition_by=["day"])
+
+
+def test_files_have_at_most_so_many_rows(job: Job) -> None:
+    """In each folder of values a task begins to count anew, as Spark's does."""
+    df = job.spark.range(0, 10, 1, 1).selectExpr("id", "id % 3 = 0 AS third")
+    job.write_files(df, "a", single_file=False, partition_by=["third"], max_records_per_file=4)
+    job.write_files(df, "b", format="parquet", max_records_per_file=5)
+    assert visible(job.folder) == [
+        "a/third=false/part-00000.c000.jsonl",
+        "a/third=false/part-00000.c001.jsonl",
+        "a/third=true/part-00000.c000.jsonl",
+        "b/part-00000.c000.parquet",
+        "b/part-00000.c001.parquet",
+    ]
+    assert (job.folder / "a/third=false/part-00000.c001.jsonl").read_text() == '{"id":7}\n{"id":8}\n'
 
 
 @pytest.mark.parametrize(("codec", "suffix"), [("gzip", ".gz"), ("zstd", ".zst")])

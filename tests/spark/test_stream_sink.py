@@ -134,6 +134,18 @@ def test_each_batch_is_a_file_of_many_tasks(
         assert ids == list(range(each * 10, each * 10 + 5))
 
 
+def test_each_batch_has_folders_of_values(
+    job: Job, arrive: Callable[[str, range, int], Path], tmp_path: Path
+) -> None:
+    """By `partitionBy` of a stream, below the folder of the micro-batch; Spark reads the values from it."""
+    df = events(job, arrive("e", range(6), 1)).selectExpr("id", "id % 2 AS odd")
+    writer = df.writeStream.format("dstl").partitionBy("odd").trigger(availableNow=True)
+    given = {"store": job.coordinator.store.uri, "job": "job", "path": "out/batch={batch}"}
+    writer.options(**given, checkpointLocation=str(tmp_path / "ck")).start().awaitTermination()
+    found = job.spark.read.parquet(str(job.folder / "out")).selectExpr("batch", "odd", "id")
+    assert sorted(map(tuple, found.collect())) == [(0, n % 2, n) for n in (0, 2, 4, 1, 3, 5)]
+
+
 def test_a_new_checkpoint_folder_is_refused(
     job: Job, arrive: Callable[[str, range, int], Path], tmp_path: Path
 ) -> None:

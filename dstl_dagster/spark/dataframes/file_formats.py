@@ -7,7 +7,7 @@ their bytes are Spark's own. They can be joined: two files concatenated are a fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, Literal, Protocol
 
@@ -71,13 +71,23 @@ def is_one_file(file_format: str, single_file: bool | None) -> bool:
     return joins if single_file is None else single_file
 
 
-def check_mode(mode: str, *, one_file: bool, success: bool) -> None:
-    """Pass if these go together. Raises: InvalidInputError."""
+def check_files(
+    *, mode: str, joined: bool, partition_by: Sequence[str], success: bool, most_rows: int | None
+) -> None:
+    """Pass if these go together. `joined`: the parts, to one file or one in each folder.
+
+    Raises: InvalidInputError.
+    """
     if mode not in ("error", "append"):
         raise InvalidInputError(
             f"mode is error or append, not {mode!r}: a published file is never overwritten"
         )
-    if one_file and (success or mode == "append"):
+    if most_rows is not None and (joined or most_rows < 1):
+        raise InvalidInputError(
+            f"max_records_per_file is of files that are not joined, 1 or more, not {most_rows}: set "
+            "single_file to false with it"
+        )
+    if joined and not partition_by and (success or mode == "append"):
         what = "success=True" if success else 'mode="append"'
         raise InvalidInputError(f"{what} is of a folder of parts, and this is one file: leave it out")
     if success and mode == "append":

@@ -1,31 +1,73 @@
-"""What a Spark task does for files: write its partition, as a part of one file or as a file of its own.
+"""What a Spark task does for files: write its rows, as parts of files of many tasks or as files of its own.
 
-Owns the work inside a task; the driver's plan is in `files`, the bytes in `file_formats`. Nothing that a
-task writes is visible. It returns what the commit needs; whatever is not returned carries the attempt in
-its name, so clean-up finds it.
+Owns the names of files and the work inside a task. The driver's plan is in `files`, the bytes in
+`file_formats`, the order of the rows in `hive_folders`. Nothing that a task writes is visible. It returns
+what the commit needs; whatever is not returned carries the attempt in its name, so clean-up finds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import DstlError, InternalError
 from dstl_dagster.keyed import FileReport
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.dataframes.file_formats import Encoder, compressed
+from dstl_dagster.spark.dataframes.hive_folders import Values, by_folder, folders_of
 from dstl_dagster.spark.dataframes.outcomes import outcome_row
 from dstl_dagster.spark.errors import refusal
 from dstl_dagster.spark.stores import COST, counted_store
-from dstl_dagster.storage import CostMeter
+from dstl_dagster.storage import NO_COST, CostMeter, ObjectStore
 from dstl_dagster.timeline import Attempt
 
-_PARTITION = "\N{NULL}"  # cannot occur in an object's name
+_THREADS: Final = 16
+"""Files without rows that are written at a time."""
+
+
+@dataclass(frozen=True)
+class FileNames:
+    """The names of the files of one write, in their bucket.
+
+    Attributes:
+        target: the one file, or the folder.
+        extension: of the files in the folder; empty: there is one file.
+        one_file: the tasks write parts of one file, or of one in each folder of values.
+        partition_by: the columns whose values name the folders below the target.
+        most_rows: of a file; `None`: any number.
+        appended_by: the attempt in the names, since the folder holds files of others; empty: none.
+    """
+
+    bucket: str
+    target: str
+    extension: str = ""
+    one_file: bool = False
+    partition_by: tuple[str, ...] = ()
+    most_rows: int | None = None
+    appended_by: str = ""
+
+    @property
+    def is_one(self) -> bool:
+        """Whether there is one file, and no folder."""
+        return not self.extension
+
+    def of(self, values: Values, task: int, number: int = 0) -> str:
+        """`number`: of the file among those of a task in a folder of these values."""
+        if self.is_one:
+            return self.target
+        part = f"part-{0 if self.one_file else task:05d}{self.appended_by}"
+        counted = "" if self.most_rows is None else f".c{number:03d}"
+        folders = [self.target, *([folders_of(self.partition_by, values)] if values else [])]
+        return "/".join([*folders, f"{part}{counted}{self.extension}"])
 
 
 @dataclass(frozen=True)
@@ -33,78 +75,91 @@ class FileJob:
     """How to write files of one kind under one attempt, in any process.
 
     Attributes:
-        file_format: recorded in the report.
+        names: of the files.
+        file_format: recorded in the reports.
         encoder: rows to bytes.
         compression: a checked one, of the format.
-        header: written before the rows; may be empty.
+        header: at the beginning of each file; may be empty. Of a file of many tasks the driver writes it.
         options: of the job: names of temporary objects, chunk size, requests.
     """
 
     attempt: Attempt
+    names: FileNames
     file_format: str
     compression: str
     encoder: Encoder
     header: bytes
     options: JobOptions
 
-    def write(self, uri: str, batches: Iterator[pa.RecordBatch], meter: CostMeter) -> FileReport:
-        """Write one file, or a part of one, durably and invisibly. What is requested counts in `meter`.
+    def write(self, task: int, batches: Iterable[pa.RecordBatch], meter: CostMeter) -> Iterator[FileReport]:
+        """Write the rows of a task durably and invisibly, one file after the other; none without rows.
+
+        The last columns are those that name folders. What is requested counts in `meter`.
 
         Raises: InvalidInputError, UnavailableError.
         """
+        rows = by_folder(batches, len(self.names.partition_by))
+        header = b"" if self.names.one_file else self.header
         with counted_store(self.attempt.store_uri, meter, self.options.files) as store:
-            writer = GSRecoverableWriter(store, self.options.files, attempt=self.attempt.attempt)
-            with writer.open(uri) as stream, compressed(stream, self.file_format, self.compression) as inner:
-                if self.header:
-                    inner.write(self.header)
-                rows = self.encoder(inner, batches)
-            recoverable = stream.close_for_commit().recoverable
-            return FileReport(recoverable, stream.components, rows=rows, format=self.file_format)
+            for (values, number), found in groupby(self._numbered(rows), key=itemgetter(0)):
+                name = self.names.of(values, task, number)
+                yield self._written(store, name, header, map(itemgetter(1), found))
 
+    def write_empty(self, names: Iterable[str], meter: CostMeter) -> list[FileReport]:
+        """Write files without rows, as `write` does, several at a time."""
+        with counted_store(self.attempt.store_uri, meter, self.options.files) as store:
+            calls = [partial(self._written, store, name, self.header, iter(())) for name in names]
+            return gather(calls, store.capabilities.lookup_threads(_THREADS), "dstl-files")
 
-@dataclass(frozen=True)
-class FileNames:
-    """Where the partitions go: all into one file, or each into its own in a folder, numbered from 0."""
+    def _written(
+        self, store: ObjectStore, name: str, header: bytes, batches: Iterator[pa.RecordBatch]
+    ) -> FileReport:
+        writer = GSRecoverableWriter(store, self.options.files, attempt=self.attempt.attempt)
+        opened = writer.open(store.in_bucket(self.names.bucket).uri_of(name))
+        with opened as stream, compressed(stream, self.file_format, self.compression) as inner:
+            if header:
+                inner.write(header)
+            rows = self.encoder(inner, batches)
+        recoverable = stream.close_for_commit().recoverable
+        return FileReport(recoverable, stream.components, rows=rows, format=self.file_format)
 
-    pattern: str
-
-    @classmethod
-    def one_file(cls, uri: str) -> FileNames:
-        return cls(uri)
-
-    @classmethod
-    def numbered(cls, folder_uri: str, extension: str, *, appended_by: Attempt | None = None) -> FileNames:
-        """`appended_by`: with a name that no other attempt has, since the folder holds files of others."""
-        whose = "" if appended_by is None else f"-{appended_by.attempt}"
-        return cls(f"{folder_uri.rstrip('/')}/part-{_PARTITION}{whose}{extension}")
-
-    def uri(self, partition: int) -> str:
-        return self.pattern.replace(_PARTITION, f"{partition:05d}")
+    def _numbered(
+        self, rows: Iterable[tuple[Values, pa.RecordBatch]]
+    ) -> Iterator[tuple[tuple[Values, int], pa.RecordBatch]]:
+        """Rows with the values of their folder, and the number of their file in it."""
+        most = self.names.most_rows
+        folder, count = None, 0
+        for values, batch in rows:
+            if values != folder:
+                folder, count = values, 0
+            begin = 0
+            while begin < len(batch):
+                number, before = (0, 0) if most is None else divmod(count, most)
+                taken = batch.slice(begin, None if most is None else most - before)
+                yield (values, number), taken
+                begin, count = begin + len(taken), count + len(taken)
 
 
 @dataclass(frozen=True)
 class WriteFileTask:
     """Writes a partition; called by `mapInArrow` with its record batches.
 
-    Yields one outcome with `partition` (its number, from 0), `report` and `cost`; nothing for an empty
-    partition.
+    Yields an outcome with `partition` (its number, from 0) and `report` for each file, and one with `cost`;
+    nothing for an empty partition.
     """
 
     job: FileJob
-    names: FileNames
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        first = next((batch for batch in batches if batch.num_rows), None)
-        if first is None:
-            return
         context = TaskContext.get()
         if context is None:
             raise InternalError("a file task runs only inside Spark")
         partition, meter = context.partitionId(), CostMeter()
         try:
-            report = self.job.write(self.names.uri(partition), chain([first], batches), meter)
+            for report in self.job.write(partition, batches, meter):
+                yield outcome_row({"partition": partition, "report": report.to_json()})
         except DstlError as error:
             yield outcome_row(refusal(error))
             return
-        outcome = {"partition": partition, "report": report.to_json(), COST: meter.cost.to_json()}
-        yield outcome_row(outcome)
+        if meter.cost != NO_COST:
+            yield outcome_row({COST: meter.cost.to_json()})

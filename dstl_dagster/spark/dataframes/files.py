@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import SUCCESS_FILE, Attempt, Batch, FileReport
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.recoverable import GSBlobIdentifier, GSCommitRecoverable
-from dstl_dagster.settings import JobOptions, Options
+from dstl_dagster.settings import JobOptions, Options, parse_names
 from dstl_dagster.spark.dataframes.file_formats import (
     LINE_FORMATS,
     Encoder,
     FileMode,
-    check_mode,
+    check_files,
     check_name,
     checked_compression,
     encode_lines,
@@ -37,7 +37,8 @@ from dstl_dagster.spark.dataframes.file_tasks import FileJob, FileNames, WriteFi
 from dstl_dagster.spark.dataframes.outcomes import run_tasks
 from dstl_dagster.spark.dataframes.progress import Progress
 from dstl_dagster.spark.stores import cost_of, open_shared_store
-from dstl_dagster.spark.types import arrow_schema, exact_column
+from dstl_dagster.spark.types import arrow_schema, exact_column, quoted
+from dstl_dagster.state import spelled
 from dstl_dagster.storage import CostMeter, metered
 
 _DATES: Final = ("dateFormat", "timestampFormat", "timestampNTZFormat", "timeZone", "locale")
@@ -66,6 +67,8 @@ def write_files(
     *,
     format: str = "jsonl",  # noqa: A002 - Spark's own word
     single_file: bool | None = None,
+    partition_by: Sequence[str] = (),
+    max_records_per_file: int | None = None,
     mode: FileMode = "error",
     success: bool = False,
     options: Mapping[str, str] | None = None,
@@ -79,15 +82,22 @@ def write_files(
     `<uri>/part-<number><extension>`. An empty partition writes nothing; a DataFrame without rows writes
     one file without rows. The same rows in the same partitions give the same bytes.
 
+    With `partition_by` each value of these columns has a folder below `uri`, such as
+    `<uri>/day=2001-01-01/`, named as by Spark, with files of the other columns. A task sorts its rows by
+    folder, on its disk if they are many; within one they stay as they came. Without rows there is no file.
+
     Args:
         df: in the order of the file, within and across partitions.
         attempt: from step 1; or the batch that holds it, which then counts what is requested.
         uri: absolute (`gs://bucket/name`, `file:///folder/name`), or a name in the job's store, as it is.
         format: `jsonl`, `csv` (with a header), `text` (one text column), `parquet` or `arrow`.
-        single_file: `None`: true for `jsonl`, `csv` and `text`; the others cannot be joined.
-        mode: of a folder of parts that holds files already: `error`, or `append`, for which the parts' names
+        single_file: `None`: true for `jsonl`, `csv` and `text`; the others cannot be joined. Of each folder
+            of `partition_by`.
+        partition_by: names of columns, not all.
+        max_records_per_file: of files that are not joined; a task with more rows writes several.
+        mode: of a folder that holds files already: `error`, or `append`, for which the parts' names
             carry the attempt.
-        success: also an empty file `_SUCCESS` in the folder of parts, published after all other files of the
+        success: also an empty file `_SUCCESS` in the folder, published after all other files of the
             checkpoint.
         options: in any case of letters: `compression` (or `codec`), which is `gzip` or `zstd` for lines, and
             is in the name of a file of lines (`.gz`, `.zst`); and for lines those of Spark's `to_json` or
@@ -104,52 +114,126 @@ def write_files(
         meter, earlier = attempt.meter, attempt.report().files
         attempt = attempt.attempt
     one_file = is_one_file(format, single_file)
-    check_mode(mode, one_file=one_file, success=success)
     given = _options_of(format, options)
     compression = checked_compression(format, given.pop("compression", None))
     if not df.columns:
         raise InvalidInputError("a DataFrame without columns cannot be written to a file")
-    header = _header(df, given) if format == "csv" else b""
+    wanted = JobOptions.of(job_options)
+    within = partition_columns(df.schema, partition_by)
+    check_files(
+        mode=mode, joined=one_file, partition_by=within, success=success, most_rows=max_records_per_file
+    )
+    names = names_in(
+        target_of(uri, attempt.store_uri, wanted),
+        format,
+        compression,
+        one_file=one_file,
+        partition_by=within,
+        most_rows=max_records_per_file,
+        appended_by=attempt if mode == "append" else None,
+    )
+    columns = without(df.schema, within)
+    header = _header(df.sparkSession, columns.names, given) if format == "csv" else b""
     if format in LINE_FORMATS:
         encoder: Encoder = encode_lines
-        rows = df.select(_line(df, format, given).alias("line"))
+        rows = df.select(_line(columns, format, given).alias("line"), *map(_as_text, within))
     else:
+        encoder = table_encoder(columns, format, compression)
         # By position: Spark cannot resolve every name (dots, backticks). The encoder has the names.
         rows = df.toDF(*[f"c{place}" for place in range(len(df.columns))])
-        encoder = table_encoder(df.schema, format, compression)
-    wanted = JobOptions.of(job_options)
-    target = absolute_uri(uri, attempt.store_uri, wanted)
-    names = names_in(
-        target, format, compression, one_file=one_file, appended_by=attempt if mode == "append" else None
-    )
+        places = {name: f"c{place}" for place, name in enumerate(df.columns)}
+        if within:
+            texts = [f"CAST({places[name]} AS STRING)" for name in within]
+            rows = rows.selectExpr(*[places[name] for name in columns.names], *texts)
     if mode == "error":
-        check_free(target, attempt.store_uri, wanted, meter, one_file=one_file, earlier=earlier)
-    job = FileJob(attempt, format, compression, encoder, b"" if one_file else header, wanted)
-    found = run_tasks(rows, WriteFileTask(job, names), progress)
+        check_free(names, attempt.store_uri, wanted, meter, earlier)
+    job = FileJob(attempt, names, format, compression, encoder, header, wanted)
+    found = run_tasks(rows, WriteFileTask(job), progress)
     meter.add(cost_of(found))
-    found.sort(key=lambda outcome: int(outcome["partition"]))
-    reports = [FileReport.from_json(outcome["report"]) for outcome in found]
-    if one_file:
-        heading = replace(job, header=header).write(target, iter(()), meter)
-        return (joined([heading, *reports]),)
-    reports = reports or [job.write(names.uri(0), iter(()), meter)]
-    return (*reports, *([success_file(job, target, meter)] if success else []))
+    outcomes = sorted((each for each in found if "report" in each), key=lambda each: int(each["partition"]))
+    parts = [FileReport.from_json(outcome["report"]) for outcome in outcomes]
+    return tuple(files_of_parts(job, parts, meter, success=success))
+
+
+def files_of_parts(
+    job: FileJob, parts: Sequence[FileReport], meter: CostMeter, *, success: bool
+) -> list[FileReport]:
+    """The files of a write from what its tasks wrote, in the order of the tasks.
+
+    With parts joined behind a header, one file without rows if there are none, and an empty `_SUCCESS`, which
+    `checkpoint` publishes last.
+    """
+    names = job.names
+    without_rows = [] if names.partition_by else [names.of((), 0)]
+    if names.one_file:
+        by_name: dict[str, list[FileReport]] = {name: [] for name in without_rows}
+        for part in parts:
+            by_name.setdefault(part.object_name, []).append(part)
+        headings = job.write_empty(by_name, meter)
+        files = [
+            _joined([heading, *of_one]) for heading, of_one in zip(headings, by_name.values(), strict=True)
+        ]
+    else:
+        files = [*(parts or job.write_empty(without_rows, meter))]
+    if success:
+        empty = replace(job, file_format="text", compression="none", encoder=encode_lines, header=b"")
+        files += empty.write_empty([f"{names.target}/{SUCCESS_FILE}"], meter)
+    return files
 
 
 def names_in(
-    target: str, file_format: str, compression: str, *, one_file: bool, appended_by: Attempt | None
+    target: GSBlobIdentifier,
+    file_format: str,
+    compression: str,
+    *,
+    one_file: bool,
+    partition_by: tuple[str, ...],
+    most_rows: int | None,
+    appended_by: Attempt | None,
 ) -> FileNames:
-    """The names of the files at this URI. Raises: InvalidInputError for one that belies the compression."""
-    if not one_file:
-        return FileNames.numbered(target, extension_of(file_format, compression), appended_by=appended_by)
-    check_name(target.rpartition("/")[2], file_format, compression)
-    return FileNames.one_file(target)
+    """The names of the files at this target. `appended_by`: names that no other attempt has.
+
+    Raises: InvalidInputError for a name that belies the compression.
+    """
+    place = target.bucket_name, target.object_name
+    if one_file and not partition_by:
+        check_name(target.object_name.rpartition("/")[2], file_format, compression)
+        return FileNames(*place, one_file=True)
+    whose = "" if appended_by is None else f"-{appended_by.attempt}"
+    extension = extension_of(file_format, compression)
+    return FileNames(*place, extension, one_file, partition_by, most_rows, whose)
 
 
-def success_file(job: FileJob, folder: str, meter: CostMeter) -> FileReport:
-    """The empty file in this folder of parts that `checkpoint` publishes last."""
-    empty = FileJob(job.attempt, "text", "none", encode_lines, b"", job.options)
-    return empty.write(f"{folder.rstrip('/')}/{SUCCESS_FILE}", iter(()), meter)
+def partition_columns(schema: st.StructType, named: Sequence[str]) -> tuple[str, ...]:
+    """The columns whose values name folders, as the rows spell them, which may differ in case.
+
+    Raises: InvalidInputError for another name, one that occurs twice, a nested column, or all columns.
+    """
+    names = spelled(parse_names("partition_by", named), schema.names, case_sensitive=False)
+    for name in names:
+        if schema.names.count(name) != 1 or names.count(name) > 1:
+            wrong = f"which is not one of {', '.join(schema.names)}" if name not in schema.names else "twice"
+            raise InvalidInputError(f"partition_by names column {name!r}, {wrong}: name each once")
+        kind = schema[name].dataType
+        if not isinstance(kind, st.AtomicType) or isinstance(kind, st.VariantType):
+            raise InvalidInputError(
+                f"partition_by names column {name!r} of type {kind.simpleString()}, which has no text: name "
+                "another one"
+            )
+    if names and len(names) == len(schema.names):
+        raise InvalidInputError(
+            f"partition_by names all columns, {', '.join(names)}: leave one for the files"
+        )
+    return names
+
+
+def without(schema: st.StructType, names: Collection[str]) -> st.StructType:
+    """The other columns."""
+    return st.StructType([field for field in schema if field.name not in names])
+
+
+def _as_text(name: str) -> Column:
+    return exact_column(name).cast("string")
 
 
 def table_encoder(schema: st.StructType, file_format: str, compression: str) -> Encoder:
@@ -167,9 +251,11 @@ def lines(
     df: DataFrame,
     format: str,  # noqa: A002 - Spark's own word
     *,
+    partition_by: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The rows as lines of a `jsonl`, `csv` or `text` file, in one column `value`.
+    """The rows as lines of a `jsonl`, `csv` or `text` file, in one column `value` behind those of
+    `partition_by`.
 
     The input of a sink that writes such files: a data source cannot call Spark's `to_json` and `to_csv`
     itself. For a header, set the sink's option `header_line`.
@@ -183,7 +269,9 @@ def lines(
     given = _options_of(format, options)
     if "compression" in given or "header" in given:
         raise InvalidInputError("options compression and header are of the sink: compression, header_line")
-    return df.select(_line(df, format, given).alias("value"))
+    within = partition_columns(df.schema, partition_by)
+    line = _line(without(df.schema, within), format, given).alias("value")
+    return df.select(*map(exact_column, within), line)
 
 
 def _options_of(file_format: str, options: Mapping[str, str] | None) -> dict[str, str]:
@@ -212,13 +300,15 @@ def _options_of(file_format: str, options: Mapping[str, str] | None) -> dict[str
     return found
 
 
-def _line(df: DataFrame, file_format: str, options: dict[str, str]) -> Column:
+def _line(columns: st.StructType, file_format: str, options: dict[str, str]) -> Column:
     if file_format == "text":
-        if len(df.columns) != 1 or not isinstance(df.schema[0].dataType, st.StringType):
-            raise InvalidInputError(f"text needs exactly one text column, not {df.schema.simpleString()}")
-        return exact_column(df.columns[0])
-    arrow_schema(st.StructType([st.StructField(name, st.StringType()) for name in df.columns]), file_format)
-    row = F.struct("*")
+        if len(columns) != 1 or not isinstance(columns[0].dataType, st.StringType):
+            raise InvalidInputError(f"text needs exactly one text column, not {columns.simpleString()}")
+        return exact_column(columns.names[0])
+    arrow_schema(
+        st.StructType([st.StructField(name, st.StringType()) for name in columns.names]), file_format
+    )
+    row = F.struct(*map(quoted, columns.names))
     if file_format == "jsonl":
         if options.get("pretty", "false").lower() != "false":
             raise InvalidInputError("pretty JSON has several lines per row; a jsonl file has one")
@@ -226,21 +316,19 @@ def _line(df: DataFrame, file_format: str, options: dict[str, str]) -> Column:
     return F.to_csv(row, options or None)
 
 
-def _header(df: DataFrame, options: dict[str, str]) -> bytes:
+def _header(spark: SparkSession, columns: Sequence[str], options: dict[str, str]) -> bytes:
     """The header line, quoted like the rows. Removes `header` from the options."""
     if options.pop("header", "true").lower() != "true":
         return b""
-    names = st.StructType([st.StructField(f"c{index}", st.StringType()) for index in range(len(df.columns))])
-    literals = F.struct(
-        *[F.lit(name).alias(field.name) for name, field in zip(df.columns, names, strict=True)]
-    )
+    names = st.StructType([st.StructField(f"c{index}", st.StringType()) for index in range(len(columns))])
+    literals = F.struct(*[F.lit(name).alias(field.name) for name, field in zip(columns, names, strict=True)])
     # Rows that are in the plan are evaluated with it: no job runs for them.
-    (line,) = df.sparkSession.sql("VALUES (0)").select(F.to_csv(literals, options or None)).collect()
+    (line,) = spark.sql("VALUES (0)").select(F.to_csv(literals, options or None)).collect()
     return f"{line[0]}\n".encode()
 
 
-def absolute_uri(uri: str, store_uri: str, options: JobOptions) -> str:
-    """The URI that tasks open; a name without a scheme is resolved in the job's store, as it is.
+def target_of(uri: str, store_uri: str, options: JobOptions) -> GSBlobIdentifier:
+    """The file or folder at this URI; a name without a scheme is one in the job's store, as it is.
 
     Raises: InvalidInputError for a place outside of the store, or a scheme that it does not have.
     """
@@ -252,18 +340,15 @@ def absolute_uri(uri: str, store_uri: str, options: JobOptions) -> str:
             )
         uri = f"file://{path}"  # Hadoop's spelling
     with closing(open_shared_store(store_uri, options)) as store:
-        absolute = uri if "://" in uri else store.uri_of(uri.rstrip("/"))
-        store.locate(absolute.rstrip("/"))
-    return absolute
+        named = uri.rstrip("/")
+        return GSBlobIdentifier(*store.locate(named if "://" in named else store.uri_of(named)))
 
 
 def check_free(
-    target: str,
+    names: FileNames,
     store_uri: str,
     options: JobOptions,
     meter: CostMeter,
-    *,
-    one_file: bool,
     earlier: Sequence[FileReport] = (),
 ) -> None:
     """Pass if nothing is at the target. `earlier`: what this checkpoint writes already. `meter`: counts.
@@ -271,17 +356,15 @@ def check_free(
     Raises: ConflictError (kind `foreign_object`).
     """
     with closing(open_shared_store(store_uri, options)) as opened:
-        store = metered(opened, meter)
-        bucket, name = store.locate(target.rstrip("/"))
-        within = store.in_bucket(bucket)
-        there = within.stat(name) if one_file else next(within.list(f"{name}/"), None)
+        within, name = metered(opened, meter).in_bucket(names.bucket), names.target
+        there = within.stat(name) if names.is_one else next(within.list(f"{name}/"), None)
     final = [each.recoverable.final_blob_identifier for each in earlier]
-    taken = [each.object_name for each in final if each.bucket_name == bucket]
+    taken = [each.object_name for each in final if each.bucket_name == names.bucket]
     if there is not None:
         taken.append(there.name)
-    if one_file and name in taken:
+    if names.is_one and name in taken:
         raise ConflictError(f"{name} exists already: write to another name", kind=ErrorKind.FOREIGN_OBJECT)
-    within_it = [] if one_file else [each for each in taken if each.startswith(f"{name}/")]
+    within_it = [] if names.is_one else [each for each in taken if each.startswith(f"{name}/")]
     if within_it:
         raise ConflictError(
             f"folder {name} holds {within_it[0]} already: write to another one, or append to it with "
@@ -290,7 +373,7 @@ def check_free(
         )
 
 
-def joined(parts: Sequence[FileReport]) -> FileReport:
+def _joined(parts: Sequence[FileReport]) -> FileReport:
     """One report for the parts of a file, whose bytes are concatenated in this order."""
     final: GSBlobIdentifier = parts[0].recoverable.final_blob_identifier
     ids = [object_id for part in parts for object_id in part.recoverable.component_object_ids]

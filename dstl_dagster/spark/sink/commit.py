@@ -30,7 +30,7 @@ from dstl_dagster.checkpoint import (
 from dstl_dagster.errors import ConflictError, InternalError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed import Grouped, KeyedState, StateAt, replacements, write_rows
-from dstl_dagster.spark.dataframes.files import joined, success_file
+from dstl_dagster.spark.dataframes.files import files_of_parts
 from dstl_dagster.spark.dataframes.state import report_of, seen_ttl
 from dstl_dagster.spark.errors import raise_refusal
 from dstl_dagster.spark.sink.messages import outcomes_of
@@ -197,18 +197,9 @@ def _refuse_shared_keys(written: KeyedState, states: list[Outcome]) -> None:
 def _file_reports(
     sink: FileSink, outcomes: list[Outcome], micro_batch: MicroBatch | None, meter: CostMeter
 ) -> list[FileReport]:
-    found = sorted(
-        (outcome for outcome in outcomes if "file" in outcome), key=lambda outcome: int(outcome["partition"])
-    )
-    reports = [FileReport.from_json(outcome["file"]) for outcome in found]
-    names = sink.names_for(micro_batch)
-    if sink.heading is None:
-        reports = reports or [sink.job.write(names.uri(0), iter(()), meter)]
-        if sink.success:
-            reports.append(success_file(sink.job, sink.target_for(micro_batch), meter))
-        return reports
-    heading = replace(sink.job, header=sink.heading).write(names.uri(0), iter(()), meter)
-    return [joined([heading, *reports])]
+    found = sorted((each for each in outcomes if "files" in each), key=lambda each: int(each["partition"]))
+    parts = [FileReport.from_json(file) for outcome in found for file in outcome["files"]]
+    return files_of_parts(sink.job_for(micro_batch), parts, meter, success=sink.success)
 
 
 def _trigger_of(outcomes: Iterable[Outcome]) -> Cost:

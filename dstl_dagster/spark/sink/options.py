@@ -14,7 +14,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import JobOptions, StateTtlConfig, parse_bool, parse_int
 from dstl_dagster.spark.dataframes.file_formats import (
     FileMode,
-    check_mode,
+    check_files,
     checked_compression,
     checked_format,
     is_one_file,
@@ -24,18 +24,23 @@ from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.timeline import BatchKey
 
 _WHERE: Final = "replacewhere"
+_MOST_ROWS: Final = "maxrecordsperfile"
 _KNOWN = (
     *("store", "job", "operator", "keys", "deleted", "max_parallelism", "ttl", "ttl_column", _WHERE),
     *("path", "file_format", "single_file", "header_line", "compression", "mode", "success"),
+    *("partition_by", _MOST_ROWS),
     *("case_sensitive", "idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every"),
     *("checkpointlocation", "queryname"),  # Spark's own, which come with ours
 )
 _OF_STATE: Final = ("keys", "deleted", "max_parallelism", "ttl", "ttl_column", "case_sensitive", _WHERE)
-_OF_FILES: Final = ("file_format", "single_file", "header_line", "compression", "mode", "success")
+_OF_FILES: Final = (
+    *("file_format", "single_file", "header_line", "compression", "mode", "success"),
+    *("partition_by", _MOST_ROWS),
+)
 _OF_A_BATCH: Final = ("idempotency_key",)
 _OF_A_STREAM: Final = ("adopt_after",)
 _WITH_A_HEADER: Final = ("csv", "text")
-_BATCH, _QUERY = "{batch}", "{query}"
+BATCH, QUERY = "{batch}", "{query}"
 _FILES = "files"
 """The source of files that no stream writes: their path may be another one each day."""
 
@@ -53,7 +58,8 @@ class SinkOptions:
         path, file_format, single_file: as in `write_files`; a stream's path contains `{batch}`.
         header_line: written before the lines of each file of `csv` or `text`.
         compression: a checked one, of the format.
-        mode, success: as in `write_files`.
+        mode, success, partition_by: as in `write_files`.
+        most_rows: of a file, from option `maxRecordsPerFile`.
         idempotency_key: identifies a batch; a stream has its own.
         adopt_after: `<query id>:<batch id>` of the last micro-batch, to continue from it with another query.
         take_over: fence another owner's open attempt.
@@ -78,6 +84,8 @@ class SinkOptions:
     compression: str = "none"
     mode: FileMode = "error"
     success: bool = False
+    partition_by: tuple[str, ...] = ()
+    most_rows: int | None = None
     idempotency_key: str | None = None
     adopt_after: str | None = None
     take_over: bool = False
@@ -97,8 +105,12 @@ class SinkOptions:
             file_format, None if single_file is None else parse_bool("single_file", single_file)
         )
         mode, success = given.get("mode", "error"), parse_bool("success", given.get("success", "false"))
+        partition_by = names_of(given.get("partition_by", ""), "partition_by")
+        most_rows = parse_int("maxRecordsPerFile", given[_MOST_ROWS]) if _MOST_ROWS in given else None
         if given.get("path") is not None:
-            check_mode(mode, one_file=one_file, success=success)
+            check_files(
+                mode=mode, joined=one_file, partition_by=partition_by, success=success, most_rows=most_rows
+            )
         return cls(
             store=_required(given, "store"),
             job=_required(given, "job"),
@@ -116,6 +128,8 @@ class SinkOptions:
             compression=checked_compression(file_format, given.get("compression")),
             mode=cast("FileMode", mode),
             success=success,
+            partition_by=partition_by,
+            most_rows=most_rows,
             idempotency_key=given.get("idempotency_key"),
             adopt_after=given.get("adopt_after"),
             take_over=parse_bool("take_over", given.get("take_over", "false")),
@@ -193,12 +207,12 @@ def _check_files(given: Mapping[str, str], path: str, *, streaming: bool) -> Non
             f"option header_line goes with file_format {' and '.join(_WITH_A_HEADER)}, and this write has "
             f"{file_format}: leave it out"
         )
-    if streaming and _BATCH not in path:
+    if streaming and BATCH not in path:
         raise InvalidInputError(
-            f"each micro-batch of a stream writes its own files: put {_BATCH} into path, as in "
-            f"flights/{_BATCH}.jsonl"
+            f"each micro-batch of a stream writes its own files: put {BATCH} into path, as in "
+            f"flights/{BATCH}.jsonl"
         )
-    for mark in (_BATCH, _QUERY):
+    for mark in (BATCH, QUERY):
         if not streaming and mark in path:
             raise InvalidInputError(f"{mark} in path is of a stream, and this is a batch: write a name")
 

@@ -22,17 +22,24 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import StateTtl
 from dstl_dagster.keyed import Scope, replaced_scope, schema_of
 from dstl_dagster.spark.dataframes.file_formats import LINE_FORMATS, Encoder, encode_lines
-from dstl_dagster.spark.dataframes.file_tasks import FileJob, FileNames
-from dstl_dagster.spark.dataframes.files import absolute_uri, check_free, names_in, table_encoder
-from dstl_dagster.spark.sink.options import SinkOptions
+from dstl_dagster.spark.dataframes.file_tasks import FileJob
+from dstl_dagster.spark.dataframes.files import (
+    check_free,
+    names_in,
+    partition_columns,
+    table_encoder,
+    target_of,
+    without,
+)
+from dstl_dagster.spark.sink.options import BATCH, QUERY, SinkOptions
 from dstl_dagster.spark.stores import counted_store, open_shared_store
 from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.spark.types import arrow_schema
 from dstl_dagster.state import StateSchema, as_spelled, filled_column, schema_to_write, spelled, ttl_to_write
 from dstl_dagster.storage import Cost, CostMeter, ObjectStore
 
-_BATCH_MARK: Final = "--dstl-batch--"
-_QUERY_MARK: Final = "--dstl-query--"
+_WITH_ONE_TEXT: Final = (st.StringType, st.IntegralType, st.BooleanType, st.DateType)
+"""The types of columns that name folders. The text of others is the session's, which tells a sink nothing."""
 
 
 @dataclass(frozen=True)
@@ -61,33 +68,23 @@ class FileSink:
     """Rows go to files.
 
     Attributes:
-        job: how a task writes its partition.
-        heading: the bytes before the parts of the one file; `None` if each task writes its own file.
-        names: with marks in place of the micro-batch's ids.
-        target: the file or the folder, with marks.
+        job: how a task writes its partition; its names have `{batch}` and `{query}` in place of a
+            micro-batch's ids.
+        order: of the columns of the rows, as the job takes them.
         success: whether the folder gets a `_SUCCESS`.
     """
 
     job: FileJob
-    heading: bytes | None
-    names: FileNames
-    target: str
+    order: tuple[str, ...]
     success: bool = False
 
-    def names_for(self, micro_batch: MicroBatch | None) -> FileNames:
-        """The names of the files of this micro-batch; `None`: of a single write."""
-        return FileNames(_filled(self.names.pattern, micro_batch))
-
-    def target_for(self, micro_batch: MicroBatch | None) -> str:
-        """The file or the folder of this micro-batch."""
-        return _filled(self.target, micro_batch)
-
-
-def _filled(uri: str, micro_batch: MicroBatch | None) -> str:
-    if micro_batch is None:
-        return uri
-    numbered = uri.replace(_BATCH_MARK, f"{micro_batch.batch_id:010d}")
-    return numbered.replace(_QUERY_MARK, micro_batch.query_id)
+    def job_for(self, micro_batch: MicroBatch | None) -> FileJob:
+        """The job with the names of this micro-batch; `None`: of a single write."""
+        if micro_batch is None:
+            return self.job
+        target = self.job.names.target.replace(BATCH, f"{micro_batch.batch_id:010d}")
+        names = replace(self.job.names, target=target.replace(QUERY, micro_batch.query_id))
+        return replace(self.job, names=names)
 
 
 @dataclass(frozen=True)
@@ -152,9 +149,7 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
                 options, schema, parent, Attempt(0, uuid.UUID(int=0), None, options.job, store.uri)
             )
             if isinstance(sink, FileSink) and key is not None and options.mode == "error":
-                check_free(
-                    sink.target, store.uri, options.job_options, CostMeter(), one_file=options.single_file
-                )
+                check_free(sink.job.names, store.uri, options.job_options, CostMeter())
 
         if key is None:
             planned, parent = coordinator.plan(check=check, claim=options.claim())
@@ -222,22 +217,33 @@ def _state_sink(options: SinkOptions, schema: st.StructType, parent: Checkpoint 
 def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) -> FileSink:
     """How the files of these options are written. Raises: InvalidInputError."""
     assert options.path is not None
+    within = partition_columns(schema, options.partition_by)
+    for name in within:
+        if not isinstance(schema[name].dataType, _WITH_ONE_TEXT):
+            raise InvalidInputError(
+                f"partition_by names column {name!r}, whose text depends on the session: write it as Spark "
+                f'does, by df.withColumn({name!r}, df[{name!r}].cast("string"))'
+            )
+    columns = without(schema, within)
     if options.file_format in LINE_FORMATS:
-        if len(schema) != 1 or type(schema[0].dataType) is not st.StringType:
+        if len(columns) != 1 or type(columns[0].dataType) is not st.StringType:
+            also = f", partition_by={list(within)}" if within else ""
             raise InvalidInputError(
                 f"a {options.file_format} sink takes one text column with the lines: "
-                f'write lines(df, "{options.file_format}") of dstl_dagster.spark'
+                f'write lines(df, "{options.file_format}"{also}) of dstl_dagster.spark'
             )
         encoder: Encoder = encode_lines
     else:
-        encoder = table_encoder(schema, options.file_format, options.compression)
-    # Braces would be percent-encoded in a URI.
-    path = options.path.replace("{batch}", _BATCH_MARK).replace("{query}", _QUERY_MARK)
-    target = absolute_uri(path, options.store, options.job_options)
+        encoder = table_encoder(columns, options.file_format, options.compression)
+    names = names_in(
+        target_of(options.path, options.store, options.job_options),
+        options.file_format,
+        options.compression,
+        one_file=options.single_file,
+        partition_by=within,
+        most_rows=options.most_rows,
+        appended_by=attempt if options.mode == "append" else None,
+    )
     header = f"{options.header_line}\n".encode() if options.header_line else b""
-    in_each_file = b"" if options.single_file else header
-    how = options.file_format, options.compression
-    job = FileJob(attempt, *how, encoder, in_each_file, options.job_options)
-    appended_by = attempt if options.mode == "append" else None
-    names = names_in(target, *how, one_file=options.single_file, appended_by=appended_by)
-    return FileSink(job, header if options.single_file else None, names, target, success=options.success)
+    how = options.file_format, options.compression, encoder, header, options.job_options
+    return FileSink(FileJob(attempt, names, *how), (*columns.names, *within), success=options.success)

@@ -49,7 +49,7 @@ def write_partition(
 
     It holds the partition's number, the attempt (always of the first partition, and of others with rows),
     its `cost` (of the first partition also `trigger`, what the planner did) and, if there
-    are rows, `state` or `file`. Or `done`: the batch is already in a checkpoint. Or a `refusal`.
+    are rows, `state` or `files`. Or `done`: the batch is already in a checkpoint. Or a `refusal`.
     """
     if plan is None:
         _drain(batches)
@@ -99,8 +99,9 @@ def _written(
 ) -> dict[str, Any]:
     match plan.sink:
         case FileSink() as sink:
-            uri = sink.names_for(micro_batch).uri(partition)
-            return {"file": sink.job.write(uri, batches, meter).to_json()}
+            ordered = (each.select(sink.order) for each in batches)
+            files = sink.job_for(micro_batch).write(partition, ordered, meter)
+            return {"files": [each.to_json() for each in files]}
         case StateSink() as sink:
             return {"state": _write_state(plan, sink, batches, meter)}
 

@@ -15,13 +15,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from dstl_dagster.errors import InternalError, InvalidInputError
-from dstl_dagster.spark.refusals import REFUSAL
 from dstl_dagster.spark.sink.commit import abort_sink, commit_sink
 from dstl_dagster.spark.sink.messages import message_of
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import SinkPlan, open_sink
 from dstl_dagster.spark.sink.tasks import write_partition
 from dstl_dagster.spark.streaming.micro_batches import MicroBatch
+from dstl_dagster.spark.writer_calls import REFUSAL
 
 
 class SaveWriter(DataSourceArrowWriter):

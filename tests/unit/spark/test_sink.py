@@ -43,6 +43,8 @@ OF_FILES = {
     "compression": "gzip",
     "mode": "append",
     "success": "true",
+    "partition_by": "id",
+    "maxrecordsperfile": "5",
 }
 
 
@@ -378,6 +380,9 @@ def test_any_number_of_tasks_make_one_file(tmp_path: Path, tasks: int) -> None:
         ({"path": "x/{batch}.csv", "file_format": "csv"}, r"\{batch\} in path is of a stream"),
         ({"path": "x/{query}", "file_format": "csv"}, r"\{query\} in path is of a stream"),
         ({"path": "x", "mode": "overwrite"}, "mode is error or append"),
+        ({"path": "x.csv", "file_format": "csv", "maxRecordsPerFile": "5"}, "set single_file to false"),
+        ({"path": "x", "maxRecordsPerFile": "0"}, "max_records_per_file is .* not 0"),
+        ({"path": "x", "partition_by": "when"}, "partition_by names column 'when', which is not one of id"),
         ({"path": "x.txt", "file_format": "text", "success": "true"}, "success=True is of a folder"),
         ({"path": "x.txt", "file_format": "text", "compression": "snappy"}, "use none, gzip, zstd"),
     ],

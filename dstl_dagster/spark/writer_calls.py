@@ -1,18 +1,19 @@
-"""What Spark would begin with `format("dstl")`, and cannot do: a continuous query, a table of the catalog, a
-write that is partitioned.
+"""Calls of Spark's writers of which the sink hears nothing: a continuous query, a table of the catalog, and
+`partitionBy`.
 
-Owns the refusals, before anything runs. Does not own micro-batches (`sink`).
+Owns refusing the first two before anything runs, and handing the columns of the third on as an option. Does
+not own micro-batches and files (`sink`).
 
 A table would get its rows, and stay in the catalog without the options that it is read with. As for a
 continuous query, Spark 4.3 plans the writer of a Python sink alike for every trigger, then calls `write` for
-no row, commits each epoch without a message, and only logs what the commit raises. Of `partitionBy` a stream
-says nothing to the sink. All are seen in the classes of the driver's writers alone, so `register` has them
-look.
+no row, commits each epoch without a message, and only logs what the commit raises. With `partitionBy` a batch
+looks for a catalog, and a stream says nothing to the sink. All are seen in the classes of the driver's
+writers alone, so `register` changes these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from functools import wraps
 from typing import Any
 
@@ -28,23 +29,19 @@ _NO_TABLE = (
     'format("dstl") cannot be a table of the catalog, which would be read without its options: write with '
     'save() or start(), and read with spark.read.format("dstl").load("<store>/<job>/<operator>")'
 )
-_UNPARTITIONED = (
-    'format("dstl") takes no partitionBy: a state is read by its keys (option where), and files of each part '
-    "are written to a folder of their own"
-)
-_FORMAT = "_dstl_format"
+_FORMAT, _COLUMNS = "_dstl_format", "_dstl_partition_by"
 
 
-def refuse_what_cannot_be(spark: SparkSession) -> None:
-    """From now on such calls raise InvalidInputError on this driver. Idempotent."""
+def watch_writers(spark: SparkSession) -> None:
+    """From now on such calls raise InvalidInputError on this driver, or reach the sink. Idempotent."""
     streams, writers, tables = _writer_classes(spark)
     if hasattr(streams, _FORMAT):
         return
     for writer, says in ((streams, "format"), (writers, "format"), (tables, "using")):
         _remember_format(writer, says)
-    _refuse_after("trigger", lambda *_, **how: how.get("continuous") is not None, streams, "start", REFUSAL)
+    _refuse_continuous(streams)
     for writer, call in ((streams, "start"), (writers, "save")):
-        _refuse_after("partitionBy", lambda *columns, **_: bool(columns), writer, call, _UNPARTITIONED)
+        _hand_on_columns(writer, call)
     for writer, call in ((streams, "toTable"), (writers, "saveAsTable")):
         _refuse(writer, call, takes_format=True)
     for call in ("create", "replace", "createOrReplace"):
@@ -81,24 +78,44 @@ def _refuse(writer: Any, call: str, *, takes_format: bool) -> None:
     setattr(writer, call, called)
 
 
-def _refuse_after(setter: str, refused: Callable[..., bool], writer: Any, call: str, message: str) -> None:
-    """`call` raises after `setter` with arguments that are `refused`."""
-    plain_setter, plain_call = getattr(writer, setter), getattr(writer, call)
-    mark = f"_dstl_{setter}"
+def _refuse_continuous(streams: Any) -> None:
+    plain_trigger, plain_start = streams.trigger, streams.start
+
+    @wraps(plain_trigger)
+    def trigger(self: Any, *args: Any, **how: Any) -> Any:
+        self._dstl_continuous = how.get("continuous") is not None
+        return plain_trigger(self, *args, **how)
+
+    @wraps(plain_start)
+    def start(self: Any, *args: Any, **how: Any) -> Any:
+        if self._dstl_continuous and _is_ours(self, args, how):
+            raise InvalidInputError(REFUSAL)
+        return plain_start(self, *args, **how)
+
+    streams._dstl_continuous = False
+    streams.trigger, streams.start = trigger, start
+
+
+def _hand_on_columns(writer: Any, call: str) -> None:
+    plain_setter, plain_call = writer.partitionBy, getattr(writer, call)
 
     @wraps(plain_setter)
-    def set_(self: Any, *args: Any, **how: Any) -> Any:
-        setattr(self, mark, refused(*args, **how))
-        return plain_setter(self, *args, **how)
+    def partition_by(self: Any, *columns: Any) -> Any:
+        listed = len(columns) == 1 and isinstance(columns[0], list | tuple)
+        setattr(self, _COLUMNS, columns[0] if listed else columns)
+        return plain_setter(self, *columns)
 
     @wraps(plain_call)
     def called(self: Any, *args: Any, **how: Any) -> Any:
-        if getattr(self, mark) and _is_ours(self, args, how):
-            raise InvalidInputError(message)
+        if _is_ours(self, args, how):
+            columns = how.pop("partitionBy", None) or getattr(self, _COLUMNS)
+            if columns:
+                plain_setter(self)
+                self.option("partition_by", json.dumps([columns] if isinstance(columns, str) else [*columns]))
         return plain_call(self, *args, **how)
 
-    setattr(writer, mark, False)
-    setattr(writer, setter, set_)
+    setattr(writer, _COLUMNS, ())
+    writer.partitionBy = partition_by
     setattr(writer, call, called)
 
 
