@@ -100,7 +100,7 @@ def swap_job(
 
 def _owner(owner: str, state: Checkpoint) -> str:
     """By which a repeat knows what it has done."""
-    return f"{owner} of {state.manifest.job}, checkpoint {state.checkpoint_id}"
+    return f"{owner}/{state.manifest.job}@{state.checkpoint_id}"
 
 
 def _is_done(to: CheckpointCoordinator, view: TimelineView) -> bool:

@@ -59,6 +59,26 @@ def three_days(days: Days) -> None:
         assert days.run(day).success
 
 
+# ---- beside the job ----
+
+
+def test_a_clone_takes_the_place_of_its_job(days: Days) -> None:
+    """Both by runs from the page; the swap is a checkpoint there, and a wrong name one sentence."""
+    three_days(days)
+    cloned = run_job(days, "clone", config={"ops": {"clone": {"config": {"new": "beside", "at": "3"}}}})
+    assert "job 'beside' begins with checkpoint 3" in days.logged(cloned)
+    swap = {"ops": {"swap": {"config": {"clone": "beside"}}}}
+    swapped = run_job(days, "swap", config=swap)
+    assert swapped.success
+    assert "checkpoint 4 of" in days.logged(swapped)
+    assert JobAssets.partition_key(4) in days.instance.get_dynamic_partitions(days.code.JOB.partitions_name)
+    assert [each.checkpoint_id for each in days.coordinator().list()] == [1, 2, 3, 4]
+    swap["ops"]["swap"]["config"]["clone"] = "besides"
+    (failure,) = run_job(days, "swap", config=swap).get_step_failure_events()
+    assert "no job 'besides'" in str(failure.step_failure_data.error)
+    assert "did you mean 'beside'?" in str(failure.step_failure_data.error)
+
+
 # ---- rolling back ----
 
 

@@ -1,7 +1,7 @@
 """The one builder of what a person, a schedule or the checkpoint sensor runs between batches.
 
 Owns the Dagster job of one op, and its schedule, which ships stopped. Does not own what the op does: `steps`,
-`restoring`, `correcting`, `commit`, `watch.checks`.
+`restoring`, `correcting`, `cloning`, `commit`, `watch.checks`.
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
@@ -18,6 +18,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import JobAssets, dagster_name
+from dstl_dagster.orchestration.operate.cloning import CloneConfig, SwapConfig, clone, swap
 from dstl_dagster.orchestration.operate.commit import CommitConfig, commit
 from dstl_dagster.orchestration.operate.correcting import correct_partition
 from dstl_dagster.orchestration.operate.restoring import RestoreConfig, restore
@@ -27,10 +28,11 @@ from dstl_dagster.orchestration.report.steps import Step, clean_up, materialize,
 from dstl_dagster.orchestration.tags import TAG_JOB, TAG_STEP
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 
-Work = Literal["cleanup", "materialize", "verify", "checks", "restore", "correct", "commit"]
+Work = Literal["cleanup", "materialize", "verify", "checks", "restore", "correct", "clone", "swap", "commit"]
 
 _SCHEDULED: Final = ("cleanup", "materialize", "verify", "checks")
 _OF_PARTITIONS: Final = ("restore", "correct")
+_LAUNCHED: Final = (*_OF_PARTITIONS, "clone", "swap")
 
 
 class CleanUpConfig(dg.Config):
@@ -113,12 +115,14 @@ def build_maintenance(
       before it, which must be retained; then the partition and all after it that have ever run are run again,
       in order. If one of them fails, so does this. A re-execution, or a launch for the one that failed, goes
       on there.
+    * `clone`: begins the job that the config names with the state of a checkpoint, to recompute beside this
+      one. `swap`: continues this job from the state of the clone that the config names, in one checkpoint.
     * `commit`: steps 6 and 7 of a checkpoint, for a job outside Dagster that leaves them to it: give it to
       `build_checkpoint_sensor`, which launches it with a config (`commit_run_config`), and reports the files.
 
     Args:
-        when: a cron expression, in UTC; the schedule ships stopped. `restore`, `correct` and `commit` take
-            none: a person launches them, or the sensor.
+        when: a cron expression, in UTC; the schedule ships stopped. those that a person launches, and
+            `commit`, take none.
         name: of the job; by default `<job>_<work>`.
         changelog: where the job lives; without it, the resource named `changelog`. `checks` have their own.
         partitions_def: of the job's state and files, for `restore`: the check that names the partitions to
@@ -136,7 +140,7 @@ def build_maintenance(
         raise InvalidInputError(f"{work!r} is no maintenance: it is {', '.join(works)}")
     job_name = dagster_name(name or f"{assets.group_name}_{work}", "name")
     if when is not None and work not in _SCHEDULED:
-        by = "a person launches" if work in _OF_PARTITIONS else "the checkpoint sensor launches"
+        by = "a person launches" if work in _LAUNCHED else "the checkpoint sensor launches"
         raise InvalidInputError(f"{by} {work}: leave `when` out")
     if (day_job is not None) != (work == "correct"):
         raise InvalidInputError("`day_job` is the job that `correct`, and nothing else, runs for a partition")
@@ -188,6 +192,11 @@ def _op(
         case "commit":
             about = "Publishes the files of a checkpoint of {job} completed outside Dagster."
             return _Op("6-7", commit, about, CommitConfig)
+        case "clone":
+            return _Op("clone", clone, "Begins a job with the state of {job}.", CloneConfig, in_turn=False)
+        case "swap":
+            about = "Continues {job} from the state of its clone."
+            return _Op("swap", swap, about, SwapConfig)
         case "restore":
             about = "Rolls {job} back to the checkpoint of the chosen partition."
             return _Op("restore", restore, about, RestoreConfig, assets.partitions, partitions_def, False)
