@@ -34,7 +34,7 @@ from dstl_dagster.state.rules import (
     Rule as Rule,
     declared_columns as declared_columns,
     evaluated_rules as evaluated_rules,
-    is_deterministic as is_deterministic,
+    refuse_unfinished as refuse_unfinished,
     require_rules as require_rules,
 )
 from dstl_dagster.state.schema import (

@@ -25,7 +25,6 @@ from dstl_dagster.orchestration.define.asset_arguments import (
     state_tags,
 )
 from dstl_dagster.orchestration.define.asset_function import CHANGELOG, AssetFunction
-from dstl_dagster.orchestration.define.declared_columns import require_fitting
 from dstl_dagster.orchestration.define.io_manager import KeyedStateIOManager
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
 from dstl_dagster.orchestration.definitions import asset_source, assets_in
@@ -374,4 +373,4 @@ def _require_rule(
     elif update is None and delete is not None and not isinstance(delete, str):
         raise InvalidInputError(f"{name}: without `update`, `delete` names a boolean column")
     if rule is not None:
-        require_fitting(name, rule)
+        rule.require_fitting(name)

@@ -15,7 +15,6 @@ import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import validated_job
-from dstl_dagster.orchestration.define.declared_columns import require_fitting
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
 from dstl_dagster.orchestration.define.rerun import Rerun
 from dstl_dagster.orchestration.define.table import PartitionColumns
@@ -186,7 +185,7 @@ class Target:
             ttl=StateTtlConfig.from_texts(given.get("ttl"), given.get("ttl_column")),
         )
         if is_written:
-            require_fitting(where, rule)
+            rule.require_fitting(where)
         return cls(
             where,
             validated_job(given.get("job") or name.job),

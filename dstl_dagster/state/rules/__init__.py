@@ -13,7 +13,7 @@ not own which rows are merged (`keyed.changed_rows`), or rules that Spark itself
 from __future__ import annotations
 
 from dstl_dagster.state.rules.evaluate import Rule, evaluated_rules, require_rules
-from dstl_dagster.state.rules.translate import is_deterministic
+from dstl_dagster.state.rules.translate import refuse_unfinished
 from dstl_dagster.state.rules.types import declared_columns
 
-__all__ = ["Rule", "declared_columns", "evaluated_rules", "is_deterministic", "require_rules"]
+__all__ = ["Rule", "declared_columns", "evaluated_rules", "refuse_unfinished", "require_rules"]

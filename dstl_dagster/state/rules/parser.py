@@ -6,13 +6,18 @@ Owns the grammar: tokens, precedence, literals. Does not own names and types (`t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 
 class RefusedError(Exception):
     """Why a rule cannot be used. Part of a sentence; the caller says which rule it is."""
+
+
+class UnfinishedError(RefusedError):
+    """The text is no expression in any SQL: it ends too early, or a bracket or quote stands alone."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,9 @@ class Parser:
 
     def _unexpected(self, expected: str = "") -> RefusedError:
         found = "its end" if self.at_end else repr(self._tokens[self._at].text)
-        return RefusedError(f"{expected or 'not understood'} at {found}")
+        opening, closing = (self._tokens.count(Token("sign", bracket)) for bracket in "()")
+        kind = UnfinishedError if self.at_end or opening != closing else RefusedError
+        return kind(f"{expected or 'not understood'} at {found}")
 
     def _either(self) -> Node:
         return self._chain("or", lambda: self._chain("and", self._negated))
@@ -315,21 +322,42 @@ class Parser:
         return f"{name}({', '.join(sizes)})"
 
 
+def nodes_of(tree: Node) -> Iterator[Node]:
+    """The tree's nodes, itself first."""
+    yield tree
+    match tree:
+        case Call(_, arguments):
+            parts: Iterable[Node | None] = arguments
+        case Case(branches, otherwise):
+            parts = (*chain.from_iterable(branches), otherwise)
+        case Cast(value):
+            parts = (value,)
+        case _:
+            parts = ()
+    for part in parts:
+        if part is not None:
+            yield from nodes_of(part)
+
+
 def _tokens(text: str) -> list[Token]:
-    found, at = [], 0
+    found: list[Token] = []
+    at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise RefusedError(f"not understood at {text[at : at + 20]!r}")
-        at, kind = match.end(), str(match.lastgroup)
-        if kind == "quoted":
-            found.append(Token(kind, match.group()[1:-1].replace("``", "`")))
-        elif kind == "text":
+            # Raw text may end in a backslash.
+            opens = text[at] in "'\"`" and (not found or found[-1].text.lower() != "r")
+            kind = UnfinishedError if opens else RefusedError
+            raise kind(f"not understood at {text[at : at + 20]!r}")
+        at, group = match.end(), str(match.lastgroup)
+        if group == "quoted":
+            found.append(Token(group, match.group()[1:-1].replace("``", "`")))
+        elif group == "text":
             if found and found[-1].kind == "text":
                 raise RefusedError("two texts without a sign between them: escape a quote as \\'")
-            found.append(Token(kind, re.sub(r"\\(.)", _unescaped, match.group()[1:-1], flags=re.DOTALL)))
-        elif kind != "space":
-            found.append(Token(kind, match.group()))
+            found.append(Token(group, re.sub(r"\\(.)", _unescaped, match.group()[1:-1], flags=re.DOTALL)))
+        elif group != "space":
+            found.append(Token(group, match.group()))
     return found
 
 

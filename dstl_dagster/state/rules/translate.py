@@ -23,7 +23,19 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as pt
 
-from dstl_dagster.state.rules.parser import Call, Case, Cast, Literal, Name, Node, RefusedError
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.state.rules.parser import (
+    Call,
+    Case,
+    Cast,
+    Literal,
+    Name,
+    Node,
+    Parser,
+    RefusedError,
+    UnfinishedError,
+    nodes_of,
+)
 from dstl_dagster.state.rules.types import (
     INSTANT,
     MAX_DIGITS,
@@ -35,6 +47,7 @@ from dstl_dagster.state.rules.types import (
     named_type,
     spark_name,
 )
+from dstl_dagster.state.schema import spelled
 
 _COMPARISONS: Final = {
     "=": "=",
@@ -250,7 +263,7 @@ def _call(name: str, values: list[Typed]) -> Typed:
         if not least <= len(values) <= most:
             raise RefusedError(f"{name}() takes {least} to {most} values, not {len(values)}")
         return function(values)
-    if not is_deterministic(name):
+    if name.lower() in _NOT_DETERMINISTIC:
         raise RefusedError(
             f"{name}() gives another value each time, so a repeated batch would write other rows"
         )
@@ -260,9 +273,28 @@ def _call(name: str, values: list[Typed]) -> Typed:
     )
 
 
-def is_deterministic(function: str) -> bool:
-    """Whether a function gives the same value for the same rows, as far as Spark's own are concerned."""
-    return function.lower() not in _NOT_DETERMINISTIC
+def refuse_unfinished(text: str, columns: Sequence[str], where: str) -> None:
+    """Refuse what no engine evaluates: text that is no whole expression, a column that `old` does not have,
+    a function that gives another value each time. SQL beyond that of rules passes, for Spark may know it.
+
+    Raises: InvalidInputError.
+    """
+    try:
+        tree = Parser(text).whole()
+    except UnfinishedError as error:
+        raise InvalidInputError(f"{where}: {text!r} is no whole expression: {error}") from error
+    except RefusedError:
+        return
+    for node in nodes_of(tree):
+        if isinstance(node, Call) and node.name in _NOT_DETERMINISTIC:
+            raise InvalidInputError(
+                f"{where}: {node.name}() gives another value each time, so a repeated batch would write "
+                "other rows"
+            )
+        if isinstance(node, Name) and len(node.parts) > 1 and node.parts[0].lower() == "old":
+            (column,) = spelled([node.parts[1]], columns, case_sensitive=False)
+            if column not in columns:
+                raise InvalidInputError(f"{where}: the state has no column {column!r}: {', '.join(columns)}")
 
 
 def _same_kind(values: Sequence[Typed]) -> list[Typed]:

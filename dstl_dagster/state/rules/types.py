@@ -54,6 +54,7 @@ _DUCKDB: Final = {
     pa.timestamp("us"): "TIMESTAMP",
 }
 _DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
+_UNITS: Final = frozenset({"day", "hour", "minute", "second"})
 _DECIMAL: Final = re.compile(r"(?:DECIMAL|DEC|NUMERIC)(?:\((\d+)(?:, (\d+))?\))?")
 
 
@@ -69,7 +70,11 @@ def declared_columns(schema: Any, what: str) -> pa.Schema:
             columns = _columns(parser)
             parser.end()
         else:
-            columns = [pa.field(each.name, _whole_type(each.dataType.simpleString())) for each in schema]
+            columns = [pa.field(each.name, _of_spark(each.dataType)) for each in schema]
+        names = [column.name for column in columns]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise RefusedError(f"column {twice!r} occurs twice")
     except RefusedError as error:
         raise InvalidInputError(
             f"{what}: the schema {schema!r} is not columns such as 'customer STRING, total DOUBLE': {error}"
@@ -77,8 +82,15 @@ def declared_columns(schema: Any, what: str) -> pa.Schema:
     return pa.schema(columns)
 
 
-def _whole_type(text: str) -> pa.DataType:
-    parser = Parser(text)
+def _of_spark(kind: Any) -> pa.DataType:
+    """Of a type of PySpark's, which is not imported."""
+    if hasattr(kind, "elementType"):
+        return pa.list_(pa.field("element", _of_spark(kind.elementType)))
+    if hasattr(kind, "keyType"):
+        return pa.map_(_of_spark(kind.keyType), pa.field("value", _of_spark(kind.valueType)))
+    if hasattr(kind, "fields"):
+        return pa.struct([pa.field(each.name, _of_spark(each.dataType)) for each in kind.fields])
+    parser = Parser(kind.simpleString())
     kind = _type(parser)
     parser.end()
     return kind
@@ -112,6 +124,11 @@ def _type(parser: Parser) -> pa.DataType:
         fields = _columns(parser)
         parser.need(">")
         return pa.struct(fields)
+    if parser.took("interval"):
+        units = [parser.name().lower(), *([parser.name().lower()] if parser.took("to") else [])]
+        if not set(units) <= _UNITS:
+            raise RefusedError("an interval of years and months is no type that keyed state stores")
+        return pa.duration("us")
     return named_type(parser.type_name())
 
 

@@ -116,7 +116,7 @@ def test_without_duckdb_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
 
 def test_columns_are_declared_as_in_spark() -> None:
     text = """id BIGINT NOT NULL COMMENT 'of it', `odd name`: decimal(5, 2), m map<string, array<int>>,
-        s STRUCT<a: TIMESTAMP, b TIMESTAMP_NTZ>, d dec"""
+        s STRUCT<a: TIMESTAMP, b TIMESTAMP_NTZ>, d dec, i INTERVAL DAY TO SECOND"""
     assert declared_columns(text, "here") == pa.schema(
         {
             "id": pa.int64(),
@@ -124,9 +124,18 @@ def test_columns_are_declared_as_in_spark() -> None:
             "m": pa.map_(pa.string(), pa.field("value", pa.list_(pa.field("element", pa.int32())))),
             "s": pa.struct([("a", pa.timestamp("us", "UTC")), ("b", pa.timestamp("us"))]),
             "d": pa.decimal128(10, 0),
+            "i": pa.duration("us"),
         }
     )
-    for wrong in ("", "id", "id BIGINT,", "id VARCHAR(3)", "id BIGINT x"):
+    for wrong in (
+        "",
+        "id",
+        "id BIGINT,",
+        "id VARCHAR(3)",
+        "id BIGINT x",
+        "i INTERVAL YEAR",
+        "id INT, id INT",
+    ):
         with pytest.raises(InvalidInputError, match="is not columns such as 'customer STRING, total DOUBLE'"):
             declared_columns(wrong, "here")
     for foreign, name in ((pa.schema({"k": pa.int64()}), "pyarrow.lib.Schema"), (["k"], "builtins.list")):
