@@ -13,7 +13,6 @@ from dstl_dagster.keyed.read.diff import (
 from dstl_dagster.keyed.documents.entries import (
     OperatorEntry as OperatorEntry,
     RunLists as RunLists,
-    StateRows as StateRows,
     load_list as load_list,
 )
 from dstl_dagster.keyed.read.export import (
@@ -51,6 +50,7 @@ from dstl_dagster.keyed.documents.reports import (
     load_report as load_report,
     store_report as store_report,
 )
+from dstl_dagster.keyed.documents.row_count import StateRows as StateRows
 from dstl_dagster.keyed.documents.runs import (
     Merge as Merge,
     Run as Run,

@@ -19,8 +19,9 @@ from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundE
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
-from dstl_dagster.keyed.documents.entries import OperatorEntry, RunLists, StateRows, encode_list, to_be_listed
+from dstl_dagster.keyed.documents.entries import OperatorEntry, RunLists, encode_list, to_be_listed
 from dstl_dagster.keyed.documents.reports import FileReport
+from dstl_dagster.keyed.documents.row_count import StateRows
 from dstl_dagster.keyed.documents.sources import Source
 from dstl_dagster.storage import CheckpointCost, ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
