@@ -451,13 +451,18 @@ def test_an_input_of_no_partition_is_empty(tmp_path: Path, instance: dg.DagsterI
 def test_an_asset_without_partitions_gets_the_newest_state(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
-    """Also while days of the definition have not run."""
+    """Also while days of the definition have not run; by a mapping to one day the state at that day."""
     store = tmp_path.as_uri()
-    NOW.update({"2024-01-01": {"ada": 1}})
+    NOW.update({"2024-01-01": {"ada": 1}, "2024-01-02": {"ada": 2}})
     with pytest.raises(dg.Failure, match="nothing was written to 'latest' of job 'latest' yet"):
         _loaded(_days(), store, instance)
     assert _run([_days()], store, instance, partition_key="2024-01-01").success
-    assert _loaded(_days(), store, instance).to_pylist() == [{"customer": "ada", "total": 1}]
+    first = [{"customer": "ada", "total": 1}]
+    assert _loaded(_days(), store, instance).to_pylist() == first
+    assert _run([_days()], store, instance, partition_key="2024-01-02").success
+    assert _loaded(_days(), store, instance).column("total").to_pylist() == [2]
+    the_first = dg.SpecificPartitionsPartitionMapping(["2024-01-01"])
+    assert _loaded(_days(), store, instance, mapping=the_first).to_pylist() == first
 
 
 def test_a_cumulative_asset_begins_without_its_previous_day(

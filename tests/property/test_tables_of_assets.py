@@ -1,8 +1,9 @@
 """Assets of the IO manager, in any order, again, killed and two at once, against one file for each partition.
 
 Drawn: with `partition_expr` or without, the partitions and how their columns spell them, the forms of rows in
-and out, what happens next, and the mapping by which an asset below loads. The oracle is dictionaries
-(`Files`), and what Dagster's events say: a materialization for each partition of a green run, none for a red.
+and out, what happens next, and the mapping by which an asset below loads, which has partitions of any kind.
+The oracle is dictionaries (`Files`), and what Dagster's events say: a materialization for each partition of a
+green run, none for a red.
 
 `DSTL_TABLE_CASES` says how many cases; some of them by Spark with `DSTL_TABLE_SPARK=1`.
 """
@@ -211,7 +212,7 @@ class Files:
                 raise Refused
             self.held.pop()
             before = self.held[-1][1] if self.held else {}
-        elif self.is_ordered and keys_of(self.program)[len(self.held)] != key:
+        elif self.is_ordered and keys_of(self.program.kind)[len(self.held)] != key:
             raise Refused
         after = self._folded(before, rows)
         self.held.append((key, after))
@@ -258,10 +259,10 @@ class Files:
         return sorted(self.held[max(held.index(key) for key in keys)][1].items())
 
 
-def keys_of(program: Program) -> list[str]:
-    if program.kind == "dynamic":
+def keys_of(kind: str) -> list[str]:
+    if kind == "dynamic":
         return ["apple", "fig", "kiwi", "pear"]
-    return [str(key) for key in KINDS[program.kind].get_partition_keys()]
+    return [str(key) for key in KINDS[kind].get_partition_keys()]
 
 
 class Store(dstl.ChangelogStorageResource):
@@ -337,6 +338,7 @@ class World:
         )
         job = defs.resolve_implicit_global_asset_job_def().get_subset(asset_selection={dg.AssetKey(key)})
         run = self.instance.create_run_for_job(job, tags=tags, asset_selection={dg.AssetKey(key)}, **more)
+        run = run._replace(step_keys_to_execute=None)  # as the page asks for all steps
         with contextlib.suppress(SimulatedCrash):
             execute_run(InMemoryJob(job), run, self.instance)
         ended = self.instance.get_run_by_id(run.run_id)
@@ -413,7 +415,7 @@ class Case:
     def _keys(self) -> list[str] | None:
         if self.program.kind == "none":
             return None
-        known = keys_of(self.program)
+        known = keys_of(self.program.kind)
         if not self.program.table and self.rng.random() < 0.8:
             return [known[min(len(self.files.held), len(known) - 1)]]
         at = self.rng.randrange(len(known))
@@ -518,10 +520,20 @@ class Case:
     def _mappings(self) -> Iterator[tuple[Any, Any, str | None, list[str] | None]]:
         """The downstream definition, its mapping, the partition to run, and those that it then loads."""
         definition, rng = KINDS[self.program.kind], self.rng
+        kind = rng.choice([*KINDS])
+        key = None if KINDS[kind] is None else rng.choice(keys_of(kind))
         if definition is None:
-            yield None, None, None, None
+            yield KINDS[kind], None, key, None
             return
-        keys = keys_of(self.program)
+        keys = keys_of(self.program.kind)
+        one = rng.choice(keys)
+        across = [
+            (dg.AllPartitionMapping(), None),
+            (dg.LastPartitionMapping(), keys[-1:]),
+            (dg.SpecificPartitionsPartitionMapping([one]), [one]),
+        ]
+        mapping, wanted = rng.choice(across)
+        yield KINDS[kind], mapping, key, wanted
         at = rng.randrange(len(keys))
         choices: list[Any] = [(None, None, None, None), (definition, None, keys[at], [keys[at]])]
         if isinstance(definition, dg.TimeWindowPartitionsDefinition):

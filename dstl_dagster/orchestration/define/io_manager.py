@@ -311,13 +311,13 @@ def _checkpoint_of(
 
 
 def _is_everything(context: dg.InputContext, target: Target) -> bool:
-    """Whether an asset without partitions asks, or one for all that there are: for the state as it is."""
+    """Whether all partitions that there are are asked for: then it is the state as it is. The only one there
+    is counts as all for an asset without partitions.
+    """
     step = step_of(context)
-    if step is None:
+    if step is None or target.definition is None or target.partitions is None:
         return False
-    if not (step.has_partition_key or step.has_partition_key_range):
-        return True
-    if target.definition is None or target.partitions is None or len(target.partitions) < 2:
+    if len(target.partitions) < 2 and (step.has_partition_key or step.has_partition_key_range):
         return False
     with dg.partition_loading_context(dynamic_partitions_store=step.instance):
         return set(target.definition.get_partition_keys()) <= {*target.partitions}
