@@ -240,6 +240,7 @@ def test_attributes_are_replaced(store: MemoryStore) -> None:
         spec = spec.replace_attributes(
             group_name="g", description="d", owners=["team:data"], tags={**spec.tags, "x": "y"}, kinds={"gcs"}
         )
+        spec = spec.replace_attributes(automation_condition=dg.AutomationCondition.eager(), code_version="3")
         return spec.replace_attributes(deps=[]).merge_attributes(metadata={"m": 1})
 
     mapped = names.map_asset_specs(shown)
@@ -260,8 +261,11 @@ def test_attributes_are_replaced(store: MemoryStore) -> None:
         1,
     )
     assert list(spec.deps) == []
+    assert spec.automation_condition == dg.AutomationCondition.eager()
     assert store.run(mapped).success
-    assert is_of_the_first_checkpoint(store.event(names.key))
+    event = store.event(names.key)
+    assert is_of_the_first_checkpoint(event)
+    assert (event.tags or {})["dagster/code_version"] == "3"
 
 
 def test_its_resources_may_have_any_name(store: MemoryStore) -> None:

@@ -630,7 +630,7 @@ import dagster as dg
 @dg.definitions
 def defs(context: dg.ComponentLoadContext):
     above = context.component_tree.build_defs_at_path("orders")
-    keys = [each.key for each in above.resolve_all_asset_specs() if each.key.path[-1] == "rows"]
+    keys = [each.key for each in above.assets if isinstance(each, dg.AssetsDefinition)]
 
     @dg.asset(deps=keys)
     def below(): ...
@@ -641,6 +641,20 @@ DEFAULTS = """\
 type: dagster.DefsFolderComponent
 post_processing:
   assets: [{target: "*", attributes: {group_name: of_the_folder}}]
+"""
+MORE = """\
+import dagster as dg
+
+GROUP = "of_a_module"
+
+def rows(greeting: dg.ResourceParam[str]): ...
+"""
+GREETING = """\
+import dagster as dg
+
+@dg.definitions
+def defs():
+    return dg.Definitions(resources={"greeting": "hello"})
 """
 PROCESSED = 'post_processing: {assets: [{target: "*", attributes: {group_name: processed}}]}\n'
 
@@ -662,15 +676,18 @@ PROCESSED = 'post_processing: {assets: [{target: "*", attributes: {group_name: p
 def test_a_project_describes_it_as_any_component(
     more: str | None, files: dict[str, str], group: str, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Environment, variables of a module, post-processing, defaults of a folder, subclasses, Python."""
+    """Environment, variables of a module, post-processing, defaults of a folder, subclasses, Python; with a
+    resource of the folder above.
+    """
     monkeypatch.setenv("OF_A_TEST", "given")
-    beside = {"orders/variables.py": VARIABLES, "orders/more.py": "GROUP = 'of_a_module'\ndef rows(): ...\n"}
-    text = None if more is None else ATTRIBUTES + more
+    beside = {"orders/variables.py": VARIABLES, "orders/more.py": MORE, "greeting.py": GREETING}
+    text = None if more is None else ATTRIBUTES.replace(PLAIN, ".more:rows") + more
     if text is not None and "orders/mine.py" in files:
         text = text.replace(
             "dstl_dagster.components.CheckpointedAssetComponent", "of_a_test.defs.orders.mine.Mine"
         )
     defs = loaded(project, text, {**beside, **files})
+    dg.Definitions.validate_loadable(defs)
     specs = {each.key.to_user_string(): each for each in defs.resolve_all_asset_specs()}
     assert specs["orders/rows"].group_name == group
     if "below" in specs:
