@@ -38,7 +38,7 @@ from dstl_dagster.keyed import (
     store_report,
     with_due_merges,
 )
-from dstl_dagster.settings import StateTtlConfig
+from dstl_dagster.settings import StateTtlConfig, parse_user_metadata
 from dstl_dagster.state import StateSchema, ttl_to_write
 from dstl_dagster.storage import (
     OWN_WRITE,
@@ -112,6 +112,7 @@ class Batch:
         self._claim = claim
         self._positions: dict[str, Any] = {}
         self._names = NameChange()
+        self._user_metadata = ""
         self._states: dict[str, StateAt | None] = {}
         self._shared_files: SharedFiles | None = None
 
@@ -247,6 +248,10 @@ class Batch:
         """Set how far `source` has been read once the batch is complete: any plain JSON value."""
         self._positions[source] = position
 
+    def describe(self, user_metadata: str) -> None:
+        """Set what the checkpoint says beside its data: up to 4 KiB of text. Raises: InvalidInputError."""
+        self._user_metadata = parse_user_metadata("user_metadata", user_metadata)
+
     def change_names(self, names: NameChange) -> None:
         """Give operators and sources of the parent new names, or let them go, once the batch is complete."""
         self._names = names
@@ -320,6 +325,7 @@ class Batch:
             files=tuple(self._files),
             sources=self._sources(),
             names=self._names,
+            user_metadata=self._user_metadata,
             seconds=0.0 if began is None else self._clock.monotonic_seconds() - began,
             cost=self.cost(),
         )

@@ -72,6 +72,7 @@ def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "positions": dict(checkpoint.positions),
         "sources": {name: each.to_json() for name, each in sorted(manifest.sources.items())},
         "idempotency_key": checkpoint.idempotency_key,
+        "user_metadata": manifest.user_metadata,
         "changes": manifest.changes,
         "state_bytes": manifest.state_bytes,
         "state_rows": None if rows is None else {"least": rows.least, "most": rows.most},
@@ -117,6 +118,8 @@ def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
     yield f"completed {local_time(completed.recorded_at)} by attempt {checkpoint.attempt}"
     if checkpoint.idempotency_key is not None:
         yield f"batch {checkpoint.idempotency_key}"
+    if checkpoint.manifest.user_metadata:
+        yield f"says {checkpoint.manifest.user_metadata}"
     for source, each in sorted(checkpoint.manifest.sources.items()):
         yield f"source {source} at {each.position}"
     if checkpoint.manifest.operators:

@@ -14,4 +14,5 @@ from dstl_dagster.settings.units import (
     parse_int as parse_int,
     parse_memory_size as parse_memory_size,
     parse_names as parse_names,
+    parse_user_metadata as parse_user_metadata,
 )

@@ -48,6 +48,7 @@ _NANOS_PER_UNIT: Mapping[str, int] = {
 }
 
 _LONG_MAX = 2**63 - 1
+_MOST_METADATA_BYTES = 4096
 
 
 def parse_memory_size(key: str, value: ConfigValue, *, minimum: int = 0) -> int:
@@ -153,6 +154,15 @@ def parse_text(key: str, value: ConfigValue) -> str:
     if isinstance(value, str) and value.strip():
         return value.strip()
     raise _wrong(key, value, "expected a non-blank string")
+
+
+def parse_user_metadata(key: str, value: ConfigValue) -> str:
+    """Text of at most 4 KiB. Raises: InvalidInputError naming `key`."""
+    text = parse_text(key, value)
+    size = len(text.encode("utf-8", "replace"))
+    if size > _MOST_METADATA_BYTES:
+        raise _wrong(key, f"{text[:40]}...", f"expected at most {_MOST_METADATA_BYTES} bytes, not {size}")
+    return text
 
 
 def parse_choice(key: str, value: ConfigValue, choices: tuple[str, ...]) -> str:

@@ -413,6 +413,14 @@ class CheckpointBatch:
         if self._batch is not None:
             self._batch.move_position(source, position)
 
+    def describe(self, user_metadata: str) -> None:
+        """Set what the checkpoint says beside its data, such as a ticket: up to 4 KiB of text.
+
+        Lists of checkpoints, Spark's table of them and Dagster show it. Raises: InvalidInputError.
+        """
+        self._require_new()
+        self._open.describe(user_metadata)
+
     @property
     def _open(self) -> Batch:
         if self._batch is None:

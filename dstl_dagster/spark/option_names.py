@@ -39,7 +39,6 @@ _NEIGHBOURS: Final = {
     "ignoredeletes": "a stream tells deletes as rows of _change_type delete",
     "ignorechanges": "a stream tells changes as rows of _change_type update_before and update_after",
     "skipchangecommits": "a stream tells changes as rows of _change_type update_before and update_after",
-    "usermetadata": "a checkpoint is named by its idempotency_key, or by a savepoint",
     # Iceberg's and Paimon's
     "snapshot-id": "it has at",
     "as-of-timestamp": "it has at, which takes a time",

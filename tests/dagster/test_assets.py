@@ -152,6 +152,10 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
     days.run("2024-01-02")
     checkpoint, assets = days.coordinator().get(2), days.code.JOB
     reporter = Reporter(assets, "run", "gs://box/dstl", "00ff")
+    assert "user metadata" not in reporter.checkpoint(checkpoint).metadata
+    manifest = dataclasses.replace(checkpoint.manifest, user_metadata="ticket 7")
+    checkpoint = dataclasses.replace(checkpoint, manifest=manifest)
+    assert reporter.checkpoint(checkpoint).metadata["user metadata"].value == "ticket 7"
     events = {
         "5": [
             reporter.checkpoint(checkpoint),

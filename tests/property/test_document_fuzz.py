@@ -116,6 +116,7 @@ MANIFEST = Manifest(
     (FILE,),
     SOURCES,
     1.5,
+    "ticket 7",
 )
 
 _VALUES: dict[str, Any] = {

@@ -158,6 +158,7 @@ def test_the_checkpoints_as_a_table(three: Job) -> None:
     assert first is not None
     assert first.completed_at is not None
     assert first.operators == ["op"]
+    assert first.user_metadata is None
 
 
 def test_a_read_keeps_its_checkpoint_while_the_next_one_is_written(three: Job) -> None:

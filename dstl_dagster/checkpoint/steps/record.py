@@ -125,6 +125,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
             parent=attempt.builds_on,
         ),
         persist_seconds=report.seconds,
+        user_metadata=report.user_metadata,
         cost=report.cost,
     )
 

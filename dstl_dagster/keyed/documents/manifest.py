@@ -39,6 +39,7 @@ class Manifest:
         files: the files that become visible with this checkpoint.
         sources: what applies to the job, and how far each is; all that ever did, by name.
         persist_seconds: how long steps 2 and 3 took.
+        user_metadata: what the batch's program says of it; may be empty.
         cost: what steps 1 to 4 requested, as far as they were counted. The one field in which two tries of
             step 4 may differ: the first that is stored stays.
         crc32c: of all bytes of the object that it was stored in or loaded from; `None` before that.
@@ -53,6 +54,7 @@ class Manifest:
     files: tuple[FileReport, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
     persist_seconds: float = 0.0
+    user_metadata: str = ""
     cost: CheckpointCost | None = None
     crc32c: int | None = field(default=None, compare=False)
     generation: int | None = field(default=None, compare=False)
@@ -123,6 +125,7 @@ class Manifest:
             "files": [file.to_json() for file in self.files],
             "sources": {name: source.to_json() for name, source in sorted(self.sources.items())},
             "persist_seconds": self.persist_seconds,
+            **({"user_metadata": self.user_metadata} if self.user_metadata else {}),
         }
 
     @classmethod
@@ -168,6 +171,7 @@ class Manifest:
                 files=tuple(FileReport.from_json(file) for file in fields["files"]),
                 sources={str(name): Source.from_json(each) for name, each in fields["sources"].items()},
                 persist_seconds=float(fields["persist_seconds"]),
+                user_metadata=str(fields.get("user_metadata", "")),
                 cost=None if fields["cost"] is None else CheckpointCost.from_json(fields["cost"]),
             )
 

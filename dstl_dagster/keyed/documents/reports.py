@@ -196,6 +196,7 @@ class AttemptReport:
         seconds: how long steps 2 and 3 took, by the driver's clock.
         cost: what steps 1 to 3 requested; `None` if nobody counted.
         names: new names of what the parent holds; empty in a batch.
+        user_metadata: what the program says of the checkpoint; may be empty.
     """
 
     operators: tuple[OperatorReport, ...] = ()
@@ -204,6 +205,7 @@ class AttemptReport:
     seconds: float = 0.0
     cost: CheckpointCost | None = None
     names: NameChange = field(default_factory=NameChange)
+    user_metadata: str = ""
 
     @property
     def positions(self) -> dict[str, Any]:
@@ -219,6 +221,7 @@ class AttemptReport:
             "sources": {name: source.to_json() for name, source in sorted(self.sources.items())},
             "names": self.names.to_json(),
             "seconds": self.seconds,
+            **({"user_metadata": self.user_metadata} if self.user_metadata else {}),
         }
 
     @classmethod
@@ -233,6 +236,7 @@ class AttemptReport:
                 names=NameChange.from_json(fields["names"]),
                 seconds=float(fields["seconds"]),
                 cost=None if fields["cost"] is None else CheckpointCost.from_json(fields["cost"]),
+                user_metadata=str(fields.get("user_metadata", "")),
             ),
         )
 

@@ -119,6 +119,7 @@ class Reporter:
             "checkpoint": self._about(completed, parent=True),
             **self._chain(),
             "retention": self._retention(checkpoint),
+            **({"user metadata": manifest.user_metadata} if manifest.user_metadata else {}),
             **({"file names": self._file_names(checkpoint)} if manifest.files else {}),
             **_published(checkpoint),
             **({"look at": "; ".join(noted)} if (noted := manifest.begun_beside_idle) else {}),

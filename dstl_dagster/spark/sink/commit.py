@@ -120,6 +120,8 @@ def _fill(
         case FileSink() as sink:
             for report in _file_reports(sink, outcomes, micro_batch, batch.meter):
                 batch.add(report)
+    if options.user_metadata:
+        batch.describe(options.user_metadata)
     batch.merge_due_runs()
 
 

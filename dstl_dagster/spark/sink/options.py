@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from dstl_dagster.checkpoint import Claim, Measure
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.settings import JobOptions, StateTtlConfig, parse_bool, parse_int
+from dstl_dagster.settings import JobOptions, StateTtlConfig, parse_bool, parse_int, parse_user_metadata
 from dstl_dagster.spark.dataframes.file_formats import (
     FileMode,
     check_files,
@@ -24,12 +24,13 @@ from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.timeline import BatchKey
 
 _WHERE: Final = "replacewhere"
-_MOST_ROWS: Final = "maxrecordsperfile"
+_MOST_ROWS, _METADATA = "maxrecordsperfile", "usermetadata"
 _KNOWN = (
     *("store", "job", "operator", "keys", "deleted", "max_parallelism", "ttl", "ttl_column", _WHERE),
     *("path", "file_format", "single_file", "header_line", "compression", "mode", "success"),
     *("partition_by", _MOST_ROWS),
     *("case_sensitive", "idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every"),
+    _METADATA,
     *("checkpointlocation", "queryname"),  # Spark's own, which come with ours
 )
 _OF_STATE: Final = ("keys", "deleted", "max_parallelism", "ttl", "ttl_column", "case_sensitive", _WHERE)
@@ -60,6 +61,7 @@ class SinkOptions:
         compression: a checked one, of the format.
         mode, success, partition_by: as in `write_files`.
         most_rows: of a file, from option `maxRecordsPerFile`.
+        user_metadata: of each checkpoint of the write; may be empty.
         idempotency_key: identifies a batch; a stream has its own.
         adopt_after: `<query id>:<batch id>` of the last micro-batch, to continue from it with another query.
         take_over: fence another owner's open attempt.
@@ -86,6 +88,7 @@ class SinkOptions:
     success: bool = False
     partition_by: tuple[str, ...] = ()
     most_rows: int | None = None
+    user_metadata: str = ""
     idempotency_key: str | None = None
     adopt_after: str | None = None
     take_over: bool = False
@@ -130,6 +133,7 @@ class SinkOptions:
             success=success,
             partition_by=partition_by,
             most_rows=most_rows,
+            user_metadata=parse_user_metadata("userMetadata", told) if (told := given.get(_METADATA)) else "",
             idempotency_key=given.get("idempotency_key"),
             adopt_after=given.get("adopt_after"),
             take_over=parse_bool("take_over", given.get("take_over", "false")),

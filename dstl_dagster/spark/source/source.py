@@ -293,6 +293,7 @@ def checkpoints_schema() -> st.StructType:
         "files": st.ArrayType(text),
         "file_bytes": number,
         "positions": text,
+        "user_metadata": text,
     }
     return st.StructType([st.StructField(name, kind) for name, kind in columns.items()])
 
@@ -331,6 +332,7 @@ def _checkpoint_row(checkpoint: Checkpoint) -> tuple[Any, ...]:
         [file.object_name for file in manifest.files],
         manifest.file_bytes,
         json.dumps(dict(manifest.positions), sort_keys=True),
+        manifest.user_metadata or None,
     )
 
 

@@ -13,8 +13,9 @@ from click.testing import CliRunner, Result
 from dstl_dagster.checkpoint import CheckpointCoordinator, FileReport
 from dstl_dagster.cli.checkpoints import checkpoints_group
 from dstl_dagster.cli.render import checkpoint_table
-from dstl_dagster.errors import ConflictError, NotFoundError
+from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
 from dstl_dagster.recoverable import GSRecoverableWriter
+from dstl_dagster.spark.batch import open_batch
 from dstl_dagster.storage import ABSENT, LocalObjectStore
 
 JOB = "orders"
@@ -54,6 +55,19 @@ def test_checkpoints_are_listed_for_people_and_for_programs(store):
     lines = [json.loads(line) for line in run(store, "list", "--json").splitlines()]
     assert [line["checkpoint_id"] for line in lines] == [1, 2, 3]
     assert lines[0]["positions"] == {"source": 1}
+
+
+def test_what_a_batch_says_of_its_checkpoint_is_shown(store):
+    """Up to 4 KiB of text, in the manifest that is written anyway; empty where a batch says nothing."""
+    with open_batch(store, JOB) as batch:
+        batch.move_position("source", 4)
+        with pytest.raises(InvalidInputError, match="at most 4096 bytes, not 4098"):
+            batch.describe("\u00e9" * 2049)
+        batch.describe("\u00e9" * 2047 + " 7")
+    said = [json.loads(line)["user_metadata"] for line in run(store, "list", "--json").splitlines()]
+    assert said == ["", "", "", "\u00e9" * 2047 + " 7"]
+    assert json.loads(run(store, "show", "4", "--json"))["user_metadata"] == said[-1]
+    assert f"says {said[-1]}" in run(store, "show", "4")
 
 
 @pytest.mark.parametrize("columns", [120, 200])

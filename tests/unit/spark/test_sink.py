@@ -103,12 +103,13 @@ def rows(ids: range, value: int) -> Iterator[pa.RecordBatch]:
 
 def test_each_batch_is_one_checkpoint(tmp_path: Path) -> None:
     """Micro-batches in order; the positions hold the last one."""
-    stream = Stream(tmp_path)
+    stream = Stream(tmp_path, userMetadata="ticket 7")
     assert [stream.run(batch_id) for batch_id in range(3)] == [1, 2, 3]
     assert stream.state() == dict.fromkeys(range(10), 2)
     done = stream.coordinator.get(3)
     assert done.positions == {POSITION: {"query_id": "query", "batch_id": 2}}
     assert done.idempotency_key == "spark-query:query:2"
+    assert done.manifest.user_metadata == "ticket 7"
 
 
 def test_a_commit_that_runs_again_applies_once(tmp_path: Path) -> None:
@@ -381,6 +382,7 @@ def test_any_number_of_tasks_make_one_file(tmp_path: Path, tasks: int) -> None:
         ({"path": "x/{query}", "file_format": "csv"}, r"\{query\} in path is of a stream"),
         ({"path": "x", "mode": "overwrite"}, "mode is error or append"),
         ({"path": "x.csv", "file_format": "csv", "maxRecordsPerFile": "5"}, "set single_file to false"),
+        ({**STATE, "userMetadata": "x" * 4097}, "userMetadata.* at most 4096 bytes"),
         ({"path": "x", "maxRecordsPerFile": "0"}, "max_records_per_file is .* not 0"),
         ({"path": "x", "partition_by": "when"}, "partition_by names column 'when', which is not one of id"),
         ({"path": "x.txt", "file_format": "text", "success": "true"}, "success=True is of a folder"),

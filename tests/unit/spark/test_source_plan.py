@@ -52,7 +52,6 @@ def test_a_wrong_option_is_named(options: dict[str, str], reason: str) -> None:
         ("ignoreDeletes", "tells deletes as rows"),
         ("skipChangeCommits", "tells changes as rows"),
         ("inferSchema", "a state has its columns"),
-        ("userMetadata", "named by its idempotency_key"),
     ],
 )
 def test_the_words_of_other_sources_are_known(word: str, says: str) -> None:
