@@ -26,7 +26,6 @@ from dstl_dagster.cli.names import operator_command, schema_command, source_comm
 from dstl_dagster.cli.options import AT, as_json_option, id_argument, job_options
 from dstl_dagster.cli.output import answer, say, show
 from dstl_dagster.cli.render import (
-    audit_json,
     audit_lines,
     checkpoint_json,
     checkpoint_sections,
@@ -34,7 +33,6 @@ from dstl_dagster.cli.render import (
     cost_json,
     cost_sections,
     timeline_table,
-    verification_json,
     verification_lines,
 )
 from dstl_dagster.cli.rows import (
@@ -55,7 +53,7 @@ def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
     checkpoints = coordinator.list()
     if as_json:
         for checkpoint in checkpoints:
-            click.echo(json.dumps(checkpoint_json(checkpoint)))
+            answer(as_json, checkpoint_json(checkpoint))
     elif checkpoints:
         show(checkpoint_table(checkpoints))
     else:
@@ -73,11 +71,9 @@ def show_command(coordinator: CheckpointCoordinator, at: AsOf, as_json: bool) ->
     """
     checkpoint = coordinator.at(at)
     prices, later = coordinator.prices, coordinator.later_cost(checkpoint)
-    if as_json:
-        shown = {"cost": cost_json(checkpoint, later, prices), "manifest": checkpoint.manifest.to_json()}
-        click.echo(json.dumps(checkpoint_json(checkpoint) | shown))
-        return
-    show(*checkpoint_sections(checkpoint), *cost_sections(checkpoint, later, prices))
+    more = {"cost": cost_json(checkpoint, later, prices), "manifest": checkpoint.manifest.to_json()}
+    sections = (*checkpoint_sections(checkpoint), *cost_sections(checkpoint, later, prices))
+    answer(as_json, checkpoint_json(checkpoint) | more, *sections)
 
 
 @click.command("timeline")
@@ -107,7 +103,7 @@ def audit_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
     Reads metadata only; `verify` reads the bytes.
     """
     audit = coordinator.audit()
-    answer(as_json, audit_json(audit), *audit_lines(audit))
+    answer(as_json, {**vars(audit), "in_order": audit.in_order}, *audit_lines(audit))
     sys.exit(0 if audit.in_order else 1)
 
 
@@ -119,7 +115,7 @@ def verify_command(coordinator: CheckpointCoordinator, at: AsOf | None, as_json:
     """Read back everything that checkpoint ID (default: the last) references. Exits with 1 if damaged."""
     checkpoint_id = coordinator.at(at).checkpoint_id
     found = coordinator.verify(checkpoint_id, progress=None if as_json else progress_of("checks"))
-    answer(as_json, verification_json(found), *verification_lines(found))
+    answer(as_json, {**vars(found), "ok": found.ok}, *verification_lines(found))
     sys.exit(0 if found.ok else 1)
 
 

@@ -19,8 +19,8 @@ from dstl_dagster.cli.options import (
     user_name,
     yes_option,
 )
-from dstl_dagster.cli.output import answer, local_time, printable, say, show
-from dstl_dagster.cli.render import checkpoint_json, clean_up_json, clean_up_lines, plan_json, plan_lines
+from dstl_dagster.cli.output import answer, local_time, printable, say
+from dstl_dagster.cli.render import checkpoint_json, clean_up_lines, plan_json, plan_lines
 from dstl_dagster.cli.rows import export_to
 from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import nearest
@@ -51,11 +51,8 @@ def savepoint_command(
     checkpoint_id = coordinator.at(at).checkpoint_id
     until = None if duration is None else datetime.now(UTC) + parse_duration("--for", duration)
     checkpoint = coordinator.savepoint(checkpoint_id, name, until=until)
-    if as_json:
-        click.echo(json.dumps(checkpoint_json(checkpoint)))
-    else:
-        end = "" if until is None else f", until {local_time(until)}"
-        say(f"checkpoint {checkpoint_id} is kept as {name!r}{end}")
+    end = "" if until is None else f", until {local_time(until)}"
+    answer(as_json, checkpoint_json(checkpoint), f"checkpoint {checkpoint_id} is kept as {name!r}{end}")
     if folder is not None:
         export_to(coordinator, AsOf.of(checkpoint_id), folder, None, as_json=as_json)
 
@@ -114,10 +111,7 @@ def restore_command(
     if dry_run or not yes:
         plan = coordinator.plan_restore(checkpoint_id)
         if dry_run:
-            if as_json:
-                click.echo(json.dumps(plan_json(plan)))
-            else:
-                show(*plan_lines(plan))
+            answer(as_json, plan_json(plan), *plan_lines(plan))
             return
         for line in plan_lines(plan):
             say(line, err=True)
@@ -129,12 +123,11 @@ def restore_command(
             as_json, {"checkpoint_id": 0}, f"job {coordinator.job!r} begins anew: run all its batches again"
         )
         return
-    if as_json:
-        click.echo(json.dumps(checkpoint_json(restored)))
-        return
-    say(f"job {coordinator.job!r} resumes from checkpoint {restored.checkpoint_id}")
-    for source, position in sorted(restored.positions.items()):
-        say(f"source {source} at {position}")
+    at_positions = [
+        f"source {source} at {position}" for source, position in sorted(restored.positions.items())
+    ]
+    resumes = f"job {coordinator.job!r} resumes from checkpoint {restored.checkpoint_id}"
+    answer(as_json, checkpoint_json(restored), resumes, *at_positions)
 
 
 def _newest_verified(coordinator: CheckpointCoordinator) -> int:
@@ -216,7 +209,7 @@ def gc_command(coordinator: CheckpointCoordinator, dry_run: bool, keep: int | No
     if keep is None and not any(map(coordinator.job_options.gives, _RETENTION)):
         keep = _KEEP_ALL
     report = coordinator.clean_up(dry_run=dry_run, num_retained=keep)
-    answer(as_json, clean_up_json(report), *clean_up_lines(report))
+    answer(as_json, report, *clean_up_lines(report))
 
 
 _PLACE = "{batch}"

@@ -5,10 +5,8 @@ Owns how they are shown and asked for. Does not own finding, cloning or dropping
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
@@ -56,7 +54,7 @@ def list_command(uri: str, job_options: JobOptions, as_json: bool) -> None:
     found = list_jobs(store, job_options)
     if as_json:
         for each in found:
-            click.echo(json.dumps(_summary_json(each)))
+            answer(as_json, each)
     elif not found:
         if store.prefix and next(iter(store.list()), None) is None:
             raise NotFoundError(f"there is nothing below {store.uri}: check the prefix")
@@ -80,11 +78,6 @@ def _cells(each: JobSummary) -> list[str]:
         "" if each.state_bytes is None else readable_bytes(each.state_bytes),
         running if each.problem is None else f"PROBLEM: {each.problem}",
     ]
-
-
-def _summary_json(each: JobSummary) -> dict[str, Any]:
-    completed = None if each.completed_at is None else each.completed_at.isoformat()
-    return {**vars(each), "completed_at": completed}
 
 
 @jobs_group.command("show")
@@ -197,7 +190,7 @@ def drop_command(
 
 
 def _show(drop: Drop, *, as_json: bool) -> None:
-    answer(as_json, vars(drop), *_lines(drop))
+    answer(as_json, drop, *_lines(drop))
 
 
 def _lines(drop: Drop) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import click
 
@@ -39,6 +38,7 @@ from dstl_dagster.timeline import AsOf
 
 
 def _name_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds `--rename`, `--drop` and `--yes`."""
     for option in (
         click.option("--rename", multiple=True, metavar="OLD=NEW", help="A new name; may be repeated."),
         click.option("--drop", multiple=True, metavar="NAME", help="This one goes; may be repeated."),
@@ -52,7 +52,13 @@ def _name_options(command: Callable[..., None]) -> Callable[..., None]:
 @_name_options
 @job_options
 @as_json_option
-def operator_command(coordinator: CheckpointCoordinator, as_json: bool, **asked: Any) -> None:
+def operator_command(
+    coordinator: CheckpointCoordinator,
+    rename: tuple[str, ...],
+    drop: tuple[str, ...],
+    yes: bool,
+    as_json: bool,
+) -> None:
     """Show the operators of a job and which source writes each; with --rename or --drop, change them.
 
     That makes a checkpoint of its own, in which no row is rewritten. Older checkpoints stay as they are.
@@ -60,30 +66,36 @@ def operator_command(coordinator: CheckpointCoordinator, as_json: bool, **asked:
     same time.
     """
     latest = _latest(coordinator)
-    changes = NameChange(operators=_name_changes(**asked))
+    changes = NameChange(operators=_name_changes(rename, drop))
     if not changes:
-        _show_names(operators_json(latest), operators_table(latest), as_json=as_json)
+        answer(as_json, operators_json(latest), operators_table(latest))
         return
-    _change(coordinator, latest, changes, yes=asked["yes"], as_json=as_json)
+    _change(coordinator, latest, changes, yes=yes, as_json=as_json)
 
 
 @click.command("source")
 @_name_options
 @job_options
 @as_json_option
-def source_command(coordinator: CheckpointCoordinator, as_json: bool, **asked: Any) -> None:
+def source_command(
+    coordinator: CheckpointCoordinator,
+    rename: tuple[str, ...],
+    drop: tuple[str, ...],
+    yes: bool,
+    as_json: bool,
+) -> None:
     """Show the sources of a job and how far each is; with --rename or --drop, change them.
 
     That makes a checkpoint of its own. A source that was dropped begins anew where a program still has it,
     and the operators that it wrote stay.
     """
     latest = _latest(coordinator)
-    changes = NameChange(sources=_name_changes(**asked))
+    changes = NameChange(sources=_name_changes(rename, drop))
     if not changes:
         shown = {name: each.to_json() for name, each in sorted(latest.manifest.sources.items())}
-        _show_names(shown, sources_table(latest), as_json=as_json)
+        answer(as_json, shown, sources_table(latest))
         return
-    _change(coordinator, latest, changes, yes=asked["yes"], as_json=as_json)
+    _change(coordinator, latest, changes, yes=yes, as_json=as_json)
 
 
 def _latest(coordinator: CheckpointCoordinator) -> Checkpoint:
@@ -93,7 +105,8 @@ def _latest(coordinator: CheckpointCoordinator) -> Checkpoint:
     return latest
 
 
-def _name_changes(rename: tuple[str, ...], drop: tuple[str, ...], yes: bool) -> dict[str, str | None]:  # noqa: ARG001 - click passes it
+def _name_changes(rename: tuple[str, ...], drop: tuple[str, ...]) -> dict[str, str | None]:
+    """The new name of each; `None`: it goes."""
     found: dict[str, str | None] = dict.fromkeys(drop)
     for each in rename:
         old, equals, new = each.partition("=")
@@ -137,22 +150,14 @@ def _lines(changes: NameChange, sources: Mapping[str, Source]) -> Iterator[str]:
             yield f"source {name!r} goes on from where it stands: its rows of {dropped} do not come again"
 
 
-def _show_names(plain: Any, table: Table, *, as_json: bool) -> None:
-    answer(as_json, plain, table)
-
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @click.command("schema")
 @click.option("--operator", help="Only this one. To change columns, optional if the job has only one.")
 @click.option("--at", type=AT, help="At this checkpoint. Default: the last one.")
-@click.option("--drop", "drop", multiple=True, metavar="COLUMN", help="Drop this column; may be repeated.")
-@click.option(
-    "--rename", "rename", multiple=True, metavar="OLD=NEW", help="Rename a column; may be repeated."
-)
+@_name_options
 @dry_run_option
-@yes_option
 @job_options
 @as_json_option
 def schema_command(
@@ -170,7 +175,8 @@ def schema_command(
     No row is rewritten, and older checkpoints keep their columns. Change the job's code at the same time: a
     batch that still writes an old name adds a new column. Names are exact.
     """
-    changes = ColumnChanges.of(drop, dict(_renamed(each) for each in rename))
+    named = _name_changes(rename, drop)
+    changes = ColumnChanges.of(drop, {old: new for old, new in named.items() if new is not None})
     if changes and at is not None:
         raise click.UsageError("columns are changed at the last checkpoint: leave out --at")
     checkpoint = coordinator.at(at)
@@ -190,14 +196,12 @@ def schema_command(
         click.confirm(
             f"Continue after checkpoint {checkpoint.checkpoint_id} like this?", abort=True, err=True
         )
-    _show_made(change_columns(coordinator, checkpoint, operator, changes), operator, as_json=as_json)
-
-
-def _renamed(option: str) -> tuple[str, str]:
-    old, equals, new = option.partition("=")
-    if not equals:
-        raise click.UsageError(f"--rename takes OLD=NEW, not {option!r}")
-    return old, new
+    made = change_columns(coordinator, checkpoint, operator, changes)
+    answer(
+        as_json,
+        checkpoint_json(made),
+        f"checkpoint {made.checkpoint_id} has the changed columns of {operator}",
+    )
 
 
 def _show_columns(operator: str, schema: StateSchema, ttl: StateTtl | None, *, as_json: bool) -> None:
@@ -232,11 +236,3 @@ def _columns(schema: StateSchema) -> Iterator[dict[str, object]]:
     for field, column_id in zip(schema.columns, schema.ids, strict=True):
         key = field.name in schema.key_columns
         yield {"name": field.name, "type": str(field.type), "key": key, "id": column_id}
-
-
-def _show_made(made: Checkpoint, operator: str, *, as_json: bool) -> None:
-    answer(
-        as_json,
-        checkpoint_json(made),
-        f"checkpoint {made.checkpoint_id} has the changed columns of {operator}",
-    )

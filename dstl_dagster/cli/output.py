@@ -14,7 +14,8 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -142,8 +143,19 @@ def show(*sections: Table | str) -> None:
 
 
 def answer(as_json: bool, document: Any, *sections: Table | str) -> None:
-    """Print the answer of a command: `document` on one line for programs, or `sections` for people."""
+    """Print the answer of a command: `document` on one line for programs, or `sections` for people.
+
+    A value of ours is an object of its fields, a time as in ISO 8601, a duration in seconds.
+    """
     if as_json:
-        click.echo(json.dumps(document))
+        click.echo(json.dumps(document, default=_plain))
     else:
         show(*sections)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.isoformat() if isinstance(value, datetime) else str(value)

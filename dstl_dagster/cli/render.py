@@ -61,12 +61,12 @@ def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> Table:
 def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
     """The same facts for programs; sizes in bytes, times in seconds."""
     manifest = checkpoint.manifest
-    commit, rows = checkpoint.entry.committed, manifest.rows
+    commit = checkpoint.entry.committed
     return {
         "checkpoint_id": checkpoint.checkpoint_id,
-        "completed_at": checkpoint.entry.completed.recorded_at.isoformat(),
+        "completed_at": checkpoint.entry.completed.recorded_at,
         "savepoints": list(checkpoint.savepoints),
-        "savepoint_ends": {name: end.isoformat() for name, end in checkpoint.savepoint_ends.items()},
+        "savepoint_ends": dict(checkpoint.savepoint_ends),
         "parent": checkpoint.parent,
         "attempt": str(checkpoint.attempt),
         "positions": dict(checkpoint.positions),
@@ -75,7 +75,7 @@ def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "user_metadata": manifest.user_metadata,
         "changes": manifest.changes,
         "state_bytes": manifest.state_bytes,
-        "state_rows": None if rows is None else {"least": rows.least, "most": rows.most},
+        "state_rows": manifest.rows,
         "files": [file.object_name for file in manifest.files],
         "file_bytes": manifest.file_bytes,
         "persist_seconds": manifest.persist_seconds,
@@ -259,29 +259,6 @@ def _open_lines(audit: Audit) -> Iterator[str]:
         )
 
 
-def audit_json(audit: Audit) -> dict[str, Any]:
-    """The same facts for programs."""
-    return {
-        "slot": audit.slot,
-        "latest": audit.latest,
-        "retained": list(audit.retained),
-        "abandoned": list(audit.abandoned),
-        "savepoints": dict(audit.savepoints),
-        "open_attempt": None if audit.open_attempt is None else str(audit.open_attempt.attempt),
-        "recorded": audit.recorded,
-        "uncommitted": list(audit.uncommitted),
-        "blocked": {str(checkpoint_id): list(names) for checkpoint_id, names in audit.blocked.items()},
-        "retracting": audit.retracting,
-        "damage": [
-            {"checkpoint_id": each.checkpoint_id, "object": each.object_name, "what": each.what}
-            for each in audit.damage
-        ],
-        "unexplained": list(audit.unexplained),
-        "garbage": None if audit.garbage is None else clean_up_json(audit.garbage),
-        "in_order": audit.in_order,
-    }
-
-
 def clean_up_lines(report: CleanUp) -> Iterator[str]:
     """The deletions of a clean-up, done or planned."""
     would = "would be " if report.dry_run else ""
@@ -299,19 +276,6 @@ def clean_up_lines(report: CleanUp) -> Iterator[str]:
         yield f"  and {report.objects - _SHOWN_NAMES:,} more"
 
 
-def clean_up_json(report: CleanUp) -> dict[str, Any]:
-    """The same for programs; ages in seconds."""
-    return {
-        "subsumed": list(report.subsumed),
-        "objects": report.objects,
-        "bytes": report.deleted_bytes,
-        "oldest_seconds": None if report.oldest is None else report.oldest.total_seconds(),
-        "reasons": report.reasons,
-        "names": list(report.deleted),
-        "dry_run": report.dry_run,
-    }
-
-
 def verification_lines(found: Verification) -> Iterator[str]:
     """The outcome of reading a checkpoint back, line by line."""
     for problem in found.problems:
@@ -323,18 +287,6 @@ def verification_lines(found: Verification) -> Iterator[str]:
     yield f"checkpoint {found.checkpoint_id} {how}: {counted(found.objects, 'object')}, {size} read"
     if not found.ok:
         yield "dstl checkpoints restore --newest-verified rolls back to the newest undamaged one"
-
-
-def verification_json(found: Verification) -> dict[str, Any]:
-    """The same for programs."""
-    return {
-        "checkpoint_id": found.checkpoint_id,
-        "ok": found.ok,
-        "problems": [vars(problem) for problem in found.problems],
-        "notes": [vars(note) for note in found.notes],
-        "objects": found.objects,
-        "bytes": found.bytes,
-    }
 
 
 def plan_lines(plan: RestorePlan) -> Iterator[str]:
@@ -429,23 +381,12 @@ def cost_json(checkpoint: Checkpoint, later: CheckpointCost, prices: StoragePric
         "bytes_up": total.bytes_up,
         "bytes_down": total.bytes_down,
         "usd": total.usd(prices),
-        "prices": {
-            "class_a_per_thousand": prices.class_a_per_thousand,
-            "class_b_per_thousand": prices.class_b_per_thousand,
-            "egress_per_gib": prices.egress_per_gib,
-            "as_of": None if prices.as_of is None else prices.as_of.isoformat(),
-            "source": prices.source,
-        },
+        "prices": prices,
     }
 
 
 def _steps_json(cost: CheckpointCost, prices: StoragePrices) -> list[dict[str, Any]]:
-    return [{"step": name, **_json(step), "usd": step.usd(prices)} for name, step in cost.steps.items()]
-
-
-def _json(step: Cost) -> dict[str, Any]:
-    """Every count, also those of zero."""
-    return {**vars(step)}
+    return [{"step": name, **vars(step), "usd": step.usd(prices)} for name, step in cost.steps.items()]
 
 
 def sources_table(checkpoint: Checkpoint) -> Table:

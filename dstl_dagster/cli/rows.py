@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, CheckpointReader, materialize
 from dstl_dagster.cli.options import AT, as_json_option, dry_run_option, id_argument, job_options
-from dstl_dagster.cli.output import Table, say, show
+from dstl_dagster.cli.output import Table, answer, say, show
 from dstl_dagster.cli.render import changes_table, checkpoint_json
 from dstl_dagster.cli.working import progress_of
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
@@ -167,19 +167,15 @@ def materialize_command(
     if dry_run:
         manifest = coordinator.at().manifest
         due = due_operators(manifest, coordinator.options, operators or None, force=force)
-        if as_json:
-            click.echo(json.dumps({"operators": due}))
-        else:
-            say(f"would be merged: {', '.join(due) or 'none'}")
+        answer(as_json, {"operators": due}, f"would be merged: {', '.join(due) or 'none'}")
         return
     made = materialize(coordinator, operators or None, force, progress=progress_of("merged"))
-    if as_json:
-        click.echo(json.dumps(None if made is None else checkpoint_json(made)))
-    elif made is None:
-        say("nothing is due to be merged; --force merges it anyway")
-    else:
-        merged = [name for name, entry in made.manifest.operators.items() if not entry.is_idle]
-        say(f"checkpoint {made.checkpoint_id} merged the state of: {', '.join(sorted(merged))}")
+    if made is None:
+        answer(as_json, None, "nothing is due to be merged; --force merges it anyway")
+        return
+    merged = [name for name, entry in made.manifest.operators.items() if not entry.is_idle]
+    said = f"checkpoint {made.checkpoint_id} merged the state of: {', '.join(sorted(merged))}"
+    answer(as_json, checkpoint_json(made), said)
 
 
 def export_to(
@@ -209,15 +205,9 @@ def export_to(
             progress=progress,
             options=coordinator.job_options,
         )
-        if as_json:
-            document = {"operator": name, "uris": done.uris, "rows": done.rows, "bytes": done.size_bytes}
-            click.echo(json.dumps(document))
-        else:
-            size = readable_bytes(done.size_bytes)
-            click.echo(
-                f"{name}: {counted(done.rows, 'row')}, {size} in "
-                f"{counted(len(done.uris), 'file')} below {uri}"
-            )
+        files = f"{readable_bytes(done.size_bytes)} in {counted(len(done.uris), 'file')} below {uri}"
+        document = {"operator": name, "uris": done.uris, "rows": done.rows, "bytes": done.size_bytes}
+        answer(as_json, document, f"{name}: {counted(done.rows, 'row')}, {files}")
 
 
 def keyed_operators(manifest: Manifest) -> list[str]:
