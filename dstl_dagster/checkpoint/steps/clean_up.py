@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Protocol
 
 from dstl_dagster.checkpoint.job import Job
 from dstl_dagster.checkpoint.steps.clean_up_mark import CleanUpMark, Marks, roots_digest
@@ -165,14 +164,6 @@ def collect_garbage(
     return report
 
 
-class _Views(Protocol):
-    """What a run asks a timeline for."""
-
-    def seen(self) -> TimelineView: ...
-
-    def tail(self) -> TimelineView: ...
-
-
 class _Foreseen:
     """A timeline as it would be with some checkpoints subsumed."""
 
@@ -193,7 +184,7 @@ class _Run:
     def __init__(
         self,
         store: ObjectStore,
-        timeline: _Views,
+        timeline: Timeline | _Foreseen,
         names: JobNames,
         grace: GraceClock,
         marks: Marks | None,

@@ -95,7 +95,7 @@ class _Batches:
         self._clean_up_every = clean_up_every
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        micro_batch = MicroBatch(self._query.id_of(rows), batch_id)
+        micro_batch = MicroBatch(self._query(rows), batch_id)
         step = self._apply if self._kept.is_before(micro_batch) else self._apply_unless_applied
         try:
             while True:

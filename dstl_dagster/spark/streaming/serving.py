@@ -12,33 +12,30 @@ a folder that is deleted makes another query, under whatever name.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
 
 from dstl_dagster.errors import InternalError, InvalidInputError
 
-
-class ServedQuery(Protocol):
-    """The query that a function serves."""
-
-    def id_of(self, rows: DataFrame) -> str:
-        """Its id, asked for with the rows of a micro-batch."""
+ServedQuery = Callable[[DataFrame], str]
+"""The id of the query that a function serves, asked for with the rows of a micro-batch."""
 
 
-class OwnQuery:
-    """The query in whose thread the function is called."""
+def own_query(rows: DataFrame) -> str:
+    """The query in whose thread the function is called.
 
-    def id_of(self, rows: DataFrame) -> str:
-        """Raises: InternalError for rows of no query; InvalidInputError for rows of Spark Connect."""
-        context = getattr(rows.sparkSession, "sparkContext", None)
-        if context is None:
-            raise InvalidInputError(_UNNAMED)
-        query_id: str | None = context.getLocalProperty("sql.streaming.queryId")
-        if query_id is None:
-            raise InternalError("these rows are not of a streaming query: use the function in foreachBatch")
-        return query_id
+    Raises: InternalError for rows of no query; InvalidInputError for rows of Spark Connect.
+    """
+    context = getattr(rows.sparkSession, "sparkContext", None)
+    if context is None:
+        raise InvalidInputError(_UNNAMED)
+    query_id: str | None = context.getLocalProperty("sql.streaming.queryId")
+    if query_id is None:
+        raise InternalError("these rows are not of a streaming query: use the function in foreachBatch")
+    return query_id
 
 
 class NamedQuery:
@@ -58,7 +55,7 @@ class NamedQuery:
         # lists no query.
         self._session = SparkSession.getActiveSession()
 
-    def id_of(self, rows: DataFrame) -> str:
+    def __call__(self, rows: DataFrame) -> str:
         """Asks once: a process of the server's serves one start of one query.
 
         Raises: InvalidInputError if no query of this name is active.
@@ -77,7 +74,7 @@ class NamedQuery:
 def served_query(name: str | None) -> ServedQuery:
     """How a function that is made here finds its query. Raises: InvalidInputError if it needs a name."""
     if not is_remote():
-        return OwnQuery()
+        return own_query
     if not name:
         raise InvalidInputError(_UNNAMED)
     return NamedQuery(name)
