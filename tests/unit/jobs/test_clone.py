@@ -22,8 +22,17 @@ from dstl_dagster.errors import (
 from dstl_dagster.jobs import clone_job, drop_job, plan_correction, swap_job
 from dstl_dagster.keyed import diff_checkpoints
 from dstl_dagster.settings import CheckpointOptions
-from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore, ObjectStore
+from dstl_dagster.storage import (
+    ABSENT,
+    GCSObjectStore,
+    Generation,
+    LocalObjectStore,
+    MemoryObjectStore,
+    ObjectStore,
+)
+from dstl_dagster.testing.gcs_server import GCSServer
 from dstl_dagster.testing.virtual_clock import VirtualClock
+from tests.contract.test_gcs_store import make_client
 from tests.unit.conftest import CountingStore, KeyedJob
 
 OWNER = "dstl-jobs-clone:me"
@@ -127,14 +136,23 @@ def test_ids_that_a_clone_never_had(store: MemoryObjectStore, live: Days) -> Non
     assert never.value.kind == "no_checkpoint"
 
 
-def test_another_store(store: MemoryObjectStore, live: Days, tmp_path) -> None:
-    """Gets its own copy of everything."""
-    folder = LocalObjectStore(tmp_path)
-    clone_job(store, "live", "fixed", to=folder, owner=OWNER)
-    fixed = Days(folder, "fixed")
-    fixed.run(5)
-    assert fixed.coordinator.verify().ok
-    assert fixed.rows() == {**live.rows(), "N5": 1, "all": 501}
+def test_another_store(tmp_path) -> None:
+    """Gets its own copy of everything; in one bucket the service makes it."""
+    with GCSServer() as server:
+        server.create_bucket("from")
+        client = make_client(server)
+        bucket, folder = GCSObjectStore(client, "from"), LocalObjectStore(tmp_path)
+        live = Days(bucket)
+        live.run(1, 2, 3, 4)
+        for to in (bucket, folder, MemoryObjectStore()):
+            clone_job(bucket, "live", "fixed", to=to, owner=OWNER)
+            fixed = Days(to, "fixed")
+            fixed.run(5)
+            assert fixed.coordinator.verify().ok
+            assert fixed.rows() == {**live.rows(), "N5": 1, "all": 501}
+        swap_job(bucket, "live", "fixed", owner=OWNER)
+        assert live.rows() == fixed.rows()
+        client.close()
 
 
 def test_a_clone_that_went_on_is_not_begun_again(store: MemoryObjectStore, live: Days) -> None:
@@ -166,8 +184,6 @@ def test_a_damaged_file_begins_no_job(store: MemoryObjectStore, live: Days) -> N
 
 
 def _generation(store: ObjectStore, name: str):
-    from dstl_dagster.storage import Generation
-
     stat = store.stat(name)
     assert stat is not None
     return Generation(stat.generation)
