@@ -178,7 +178,10 @@ class Job:
             missing = error  # a list of runs says so itself
             if error.kind != ErrorKind.STATE_MISSING:
                 missing = NotFoundError(f"manifest {name} is missing", kind=ErrorKind.STATE_MISSING)
-            raise missing_object(self.store, self.name, entry.checkpoint_id, what, missing) from error
+            attempt = entry.completed.attempt
+            raise missing_object(
+                self.store, self.name, entry.checkpoint_id, attempt, what, missing
+            ) from error
         names = sorted(name for name, kept in view.savepoints.items() if kept == entry.checkpoint_id)
         return Checkpoint(
             entry,

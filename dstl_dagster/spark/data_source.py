@@ -43,7 +43,6 @@ from dstl_dagster.spark.source.source import (
     states_between,
 )
 from dstl_dagster.spark.types import spark_schema
-from dstl_dagster.timeline import AsOf
 
 
 def register(spark: SparkSession) -> None:
@@ -66,7 +65,6 @@ class DstlDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)  # type: ignore[arg-type] # Spark's own mapping
-        self._checkpoint_id: int | None = None
         self._states: list[StateAt] = []
 
     @classmethod
@@ -82,7 +80,7 @@ class DstlDataSource(DataSource):
             self._states = states_between(options)
             return changes_schema(self._states)
         state = state_at(options, options.checkpoint)
-        self._checkpoint_id = state.checkpoint_id
+        self._states = [state]
         if options.where:
             Condition.of(options.where, state.schema)  # refuses what cannot be read
         columns = spark_schema(state.schema.columns)
@@ -99,8 +97,8 @@ class DstlDataSource(DataSource):
             return CheckpointsReader(options)
         if options.table == CHANGES:
             return ChangesReader(options, self._states or states_between(options), schema)
-        stays = options.checkpoint if self._checkpoint_id is None else AsOf.of(self._checkpoint_id)
-        return StateReader(options, state_at(options, stays), schema)
+        state = self._states[0] if self._states else state_at(options, options.checkpoint)
+        return StateReader(options, state, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = SourceOptions.of(self.options, streaming=True)

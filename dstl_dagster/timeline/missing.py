@@ -8,13 +8,16 @@ something was missing.
 from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
+from uuid import UUID
 
 from dstl_dagster.errors import DstlError, ErrorKind, NotFoundError
 from dstl_dagster.format import JobNames, nearest
 from dstl_dagster.storage import ObjectStore
+from dstl_dagster.timeline.attempt import is_attempt_of
 from dstl_dagster.timeline.jobs import first_name, job_names
 from dstl_dagster.timeline.records import TimelineRecord
 from dstl_dagster.timeline.timeline import Timeline
+from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
 
 
 def missing_job(store: ObjectStore, job: str) -> NotFoundError:
@@ -57,19 +60,32 @@ def _when(record: TimelineRecord) -> str:
 
 
 def missing_object(
-    store: ObjectStore, job: str, checkpoint_id: int, what: str, missing: DstlError
+    store: ObjectStore,
+    job: str,
+    checkpoint_id: int,
+    attempt: UUID | None,
+    what: str,
+    missing: DstlError,
 ) -> NotFoundError:
     """The error for an object that was to be read and is not there.
 
-    Of kind `checkpoint_gone` if the checkpoint was subsumed, else `state_missing`: nothing permitted
-    to delete it. `what`: of the checkpoint, such as an operator's state. `missing`: names the
-    object.
+    Of kind `checkpoint_gone` if the checkpoint was subsumed, `job_gone` if the timeline of its `attempt` is
+    not there any more, else `state_missing`: nothing permitted to delete it. `what`: of the checkpoint, such
+    as an operator's state. `missing`: names the object.
     """
     timeline = Timeline(job, store, threads=1)  # an error may take its time, and begins no threads
     try:
-        entry = timeline.tail().checkpoints.get(checkpoint_id)
+        view = timeline.tail()
+        entry = view.checkpoints.get(checkpoint_id)
+        is_gone = not view.slot or (attempt is not None and not _knows(view, entry, attempt))
     except DstlError as error:
         return NotFoundError(f"{what}: {missing.message} ({error.message})", kind=ErrorKind.STATE_MISSING)
+    if is_gone:
+        begun = "; another job of that name has begun since: read that anew" if view.slot else ""
+        return NotFoundError(
+            f"{what} is gone: the job was dropped, or the store was emptied or replaced{begun}",
+            kind=ErrorKind.JOB_GONE,
+        )
     if entry is None or entry.subsumed is not None:
         gone = gone_checkpoint(timeline, checkpoint_id)
         return NotFoundError(f"{what} was deleted: {gone.message}", kind=ErrorKind.CHECKPOINT_GONE)
@@ -78,6 +94,12 @@ def missing_object(
         "`dstl checkpoints restore --newest-verified` goes back to the newest checkpoint that is whole",
         kind=ErrorKind.STATE_MISSING,
     )
+
+
+def _knows(view: TimelineView, entry: CheckpointEntry | None, attempt: UUID) -> bool:
+    if entry is not None:
+        return entry.completed.attempt == attempt
+    return is_attempt_of(attempt, view.timeline_id) or view.fate(attempt) is not None
 
 
 def refuse_renamed(store: ObjectStore, job: str, manifest: str) -> None:

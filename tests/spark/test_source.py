@@ -12,8 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.errors import NotFoundError
+from dstl_dagster.jobs import drop_job
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.spark import register
+from dstl_dagster.testing.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -196,6 +199,16 @@ def test_a_checkpoint_that_is_gone_is_named(three: Job) -> None:
         made.collect()
     with pytest.raises(Exception, match="checkpoint 1 of job 'job' was cleaned up"):
         read(three, at=1)
+
+
+def test_a_read_of_a_job_that_was_dropped_is_not_one_of_the_next(three: Job) -> None:
+    """Also where the new job has a checkpoint of the same id."""
+    made, store = read(three, at=1), three.coordinator.store
+    drop_job(store, "job", owner="test", force=True, clock=VirtualClock())
+    three.coordinator = CheckpointCoordinator("job", store)
+    three.write_state(three.spark.sql("SELECT 7L AS id, 1L AS value"), keys=["id"])
+    with pytest.raises(NotFoundError, match=r"the job was dropped.*another job of that name has begun since"):
+        made.collect()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -128,6 +129,7 @@ class StateAt:
         options: of the job, by which tasks open the store and read: requests, cache, local copies.
         ttl: at that checkpoint. What it hides is no row, whether a fold has dropped it or not.
         completed_at: the checkpoint, for a reader that shows it.
+        attempt: that completed the checkpoint; `None` for what no checkpoint has.
     """
 
     store_uri: str
@@ -139,6 +141,7 @@ class StateAt:
     options: JobOptions = field(default_factory=JobOptions)
     ttl: StateTtl | None = None
     completed_at: datetime | None = field(default=None, compare=False)
+    attempt: UUID | None = None
 
     @classmethod
     def of(
@@ -167,6 +170,7 @@ class StateAt:
             entry.handles,
             options or JobOptions(),
             entry.report.ttl,
+            attempt=manifest.attempt,
         )
 
     @property
@@ -346,7 +350,9 @@ class KeyedState:
             what = f"the state of operator {self.operator!r} at {at}"
             from dstl_dagster.timeline import missing_object  # tasks do without the timeline
 
-            raise missing_object(self.store, self.job, self.checkpoint_id, what, error) from error
+            raise missing_object(
+                self.store, self.job, self.checkpoint_id, self.at.attempt, what, error
+            ) from error
         finally:
             cache.close()
 

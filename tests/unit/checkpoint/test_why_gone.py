@@ -10,7 +10,9 @@ import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import NotFoundError
+from dstl_dagster.jobs import drop_job
 from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore
+from dstl_dagster.testing.virtual_clock import VirtualClock
 
 DAY = [{"tail": "a", "flights": 1}]
 
@@ -68,6 +70,23 @@ def test_a_checkpoint_that_was_cleaned_up_says_by_which_record(keyed_on, keyed, 
         list(state.tables())
     assert said in str(caught.value)
     assert caught.value.kind == "checkpoint_gone"
+
+
+@pytest.mark.parametrize("begins_again", [False, True])
+def test_a_state_of_a_job_that_was_dropped(keyed, begins_again):
+    """It was not cleaned up, and a longer retention keeps none; the new job's checkpoint is another one."""
+    state = keyed.state(keyed.changes(DAY))
+    drop_job(keyed.store, "orders", owner="person", force=True, clock=VirtualClock())
+    if begins_again:
+        again = CheckpointCoordinator("orders", keyed.store)
+        attempt = again.trigger()
+        again.confirm(attempt, manifest=again.record(attempt))
+    with pytest.raises(
+        NotFoundError, match="checkpoint 1 of job 'orders' is gone: the job was dropped"
+    ) as caught:
+        list(state.tables())
+    assert caught.value.kind == "job_gone"
+    assert ("another job of that name has begun since" in str(caught.value)) == begins_again
 
 
 def test_a_lost_manifest_of_a_retained_checkpoint_is_damage(keyed):

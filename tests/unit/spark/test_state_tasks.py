@@ -139,9 +139,9 @@ def test_a_deleted_file_names_the_checkpoint(attempt: Attempt) -> None:
     for stat in list(store.list()):
         store.delete(stat.name, precondition=Generation(stat.generation))
     reader = reader_of(attempt, [handle], ranges_of_tasks(1, 16))
-    with pytest.raises(NotFoundError, match="'op' at checkpoint 1 of job 'job' was deleted") as caught:
+    with pytest.raises(NotFoundError, match="'op' at checkpoint 1 of job 'job' is gone") as caught:
         rows_read(reader, 0)
-    assert caught.value.kind == "checkpoint_gone"
+    assert caught.value.kind == "job_gone"
 
 
 def test_files_lie_under_the_attempt(attempt: Attempt) -> None:
