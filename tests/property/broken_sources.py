@@ -52,5 +52,5 @@ class NotPinned(DstlDataSource):
 
     def schema(self) -> StructType:
         found = super().schema()
-        self._checkpoint_id = None
+        self._states = []
         return found

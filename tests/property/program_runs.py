@@ -21,6 +21,8 @@ from dagster._config.pythonic_config import resource as dagster_resource
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import create_execution_plan, execute_run
 from dagster._core.execution.plan.state import KnownExecutionState
+from dagster._core.storage.event_log import in_memory as events_module
+from sqlalchemy.pool import SingletonThreadPool
 
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Claim, Measure
@@ -35,7 +37,10 @@ from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCra
 from dstl_dagster.testing.fault_store import FaultStore
 
 KEYS = ("asset", "day", "run")
-_IN_PROCESS = {"execution": {"config": {"in_process": {}}}}
+_IN_PROCESS = {
+    "execution": {"config": {"in_process": {}}},
+    "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
+}
 IGNORE = "dstl/ignore_unclaimed_state"
 START_OVER = "dstl/start_over"
 UNCLAIMED = "execution.state-recovery.ignore-unclaimed-state"
@@ -247,10 +252,12 @@ class Runner:
 @contextmanager
 def instance_of_runs() -> Iterator[dg.DagsterInstance]:
     """One for many worlds, each of which wipes it: to make one takes longer."""
-    with dg.DagsterInstance.ephemeral() as instance, pytest.MonkeyPatch.context() as patched:
-        made = partial(dg.build_init_resource_context, instance=instance)
-        patched.setattr(dagster_resource, "build_init_resource_context", made)  # else each step makes one
-        yield instance
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(events_module, "NullPool", SingletonThreadPool)  # else each event connects anew
+        with dg.DagsterInstance.ephemeral() as instance:
+            made = partial(dg.build_init_resource_context, instance=instance)
+            patched.setattr(dagster_resource, "build_init_resource_context", made)  # else each step makes one
+            yield instance
 
 
 def runner_of(

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
+from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import dagster as dg
 import pyarrow as pa
@@ -35,6 +36,7 @@ from tests.property.program_runs import KEYS, Ran, Runner, Work, runner_of
 START = datetime(2024, 1, 1, tzinfo=UTC)
 DAYS = 10
 COLUMNS = ("note", "remark")
+NUMBERS = ("int32", "int64")
 
 DEFINITIONS: dict[str, Callable[[], dg.PartitionsDefinition[str] | None]] = {
     "daily": lambda: dg.DailyPartitionsDefinition(START),
@@ -54,7 +56,8 @@ DECLARED = ("io manager", "function")
 
 @dataclass(frozen=True)
 class Program:
-    """One definition. `source`: the name that it chose; `None`: its own. `column`: of what is no key.
+    """One definition. `source`: the name that it chose; `None`: its own. `column`, `number`: of what is no
+    key, the name of a text and the type of a number.
 
     `mark`: whose rows they are; a definition that goes on under a new name has the former one's.
     """
@@ -66,6 +69,7 @@ class Program:
     source: str | None
     partitions: str
     column: str = "note"
+    number: str = "int32"
     mark: str = ""
 
     @property
@@ -214,6 +218,7 @@ class World:
             "run": [str(number)] * len(days),
             program.column: [f"{program.mark} {day}" for day in days],
         }
+        numbers = pa.array([_numbers(day)[program.number] for day in days], program.number)
         return Work(
             program.way,
             program.name,
@@ -223,7 +228,9 @@ class World:
             program.definition,
             program.writer,
             key,
-            pa.table(columns, pa.schema([(name, pa.string()) for name in columns])),
+            pa.table(columns, pa.schema([(name, pa.string()) for name in columns])).append_column(
+                "number", numbers
+            ),
             f"run {number}" if key is None else key,
         )
 
@@ -237,8 +244,8 @@ class World:
                 self.wrong.append(f"{program}: day {day} is there {days.count(day)} times")
         for row in own:
             value = row.get("note") or row.get("remark")
-            if value != f"{program.mark} {row['day']}":
-                self.wrong.append(f"{program}: the value of {row['day']} is {value!r}")
+            if value != f"{program.mark} {row['day']}" or row["number"] not in _numbers(row["day"]).values():
+                self.wrong.append(f"{program}: the values of {row['day']} are {value!r}, {row['number']!r}")
         definition = program.definition
         if isinstance(definition, dg.TimeWindowPartitionsDefinition) and program.is_in_order:
             self.left_out |= {each for each in _days() if _left_out(definition, each)}
@@ -299,7 +306,7 @@ class World:
         latest = self.coordinator(job).latest()
         return [] if latest is None else sorted(latest.manifest.operators)
 
-    def rows(self, job: str, operator: str) -> list[dict[str, str]]:
+    def rows(self, job: str, operator: str) -> list[dict[str, Any]]:
         return self.coordinator(job).read_state(operator).to_arrow().to_pylist()
 
     def by_hand(self, rng: random.Random, does: Callable[[ObjectStore], None]) -> None:
@@ -458,7 +465,7 @@ class Follower:
         self._job, self._operator = job, operator
         self._reader: CheckpointCoordinator | None = None
         self._at: Manifest | None = None
-        self._copy: dict[tuple[str, ...], str | None] = {}
+        self._copy: dict[tuple[str, ...], str] = {}
 
     def follow(self) -> None:
         reader = self._reader or self._world.coordinator(self._job)
@@ -500,12 +507,16 @@ class Follower:
                     self._world.wrong.append(f"a follower was told of {key} twice")
                 self._copy[key] = value
 
-    def _rows(self) -> dict[tuple[str, ...], str | None]:
+    def _rows(self) -> dict[tuple[str, ...], str]:
         return by_key(self._world.rows(self._job, self._operator))
 
 
-def by_key(rows: list[dict[str, str]]) -> dict[tuple[str, ...], str | None]:
-    return {tuple(row[name] for name in KEYS): row.get("note") or row.get("remark") for row in rows}
+def by_key(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], str]:
+    """What is no key by what is."""
+    return {
+        tuple(row[name] for name in KEYS): f"{row.get('note') or row.get('remark')} {row['number']}"
+        for row in rows
+    }
 
 
 class _NoWait:
@@ -531,6 +542,11 @@ def days_of(program: Program, key: str | None, number: int) -> set[str]:
     return {str(first + timedelta(days=n)) for n in range((last - first).days + 1)}
 
 
+def _numbers(day: str) -> dict[str, int]:
+    """A value of a row, by the type that it was written in."""
+    return {"int32": sum(day.encode()), "int64": sum(day.encode()) + 2**40}
+
+
 def _days() -> list[str]:
     return [str((START + timedelta(days=n)).date()) for n in range(60)]
 
@@ -549,7 +565,12 @@ def _left_out(definition: dg.TimeWindowPartitionsDefinition, day: str) -> bool:
 
 def keys_of(program: Program) -> list[str | None]:
     """Some of the partitions, ascending."""
-    definition = program.definition
+    return _keys_of("daily" if program.way == "sink" else program.partitions)
+
+
+@cache  # Dagster walks a schedule slowly
+def _keys_of(partitions: str) -> list[str | None]:
+    definition = DEFINITIONS[partitions]()
     if definition is None:
         return [None]
     if isinstance(definition, dg.TimeWindowPartitionsDefinition):
@@ -617,5 +638,5 @@ def twin(rng: random.Random, program: Program) -> Program:
 
 def changed(rng: random.Random, program: Program, what: str) -> Program:
     """The same with one thing changed, as an edit of its code does."""
-    other = replace(drawn(rng), column=rng.choice(COLUMNS))
+    other = replace(drawn(rng), column=rng.choice(COLUMNS), number=rng.choice(NUMBERS))
     return replace(program, **{what: getattr(other, what)})

@@ -141,7 +141,7 @@ class Case:
                 other = next(each for each in COLUMNS if each != now.column)
                 self._becomes(which, replace(now, column=other), by_command=True)
             case _:
-                what = NAMES if does == "rename" else ["partitions", "way", "partitions", *NAMES]
+                what = NAMES if does == "rename" else ["partitions", "way", "partitions", "number", *NAMES]
                 self._edit(which, what, by_command=does == "rename")
 
     def _key(self, which: int) -> str | None:
