@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from dstl_dagster import build_maintenance
-from dstl_dagster.orchestration.inject.applied import _way_out
+from dstl_dagster.orchestration.inject.repeated_run import _way_out
 from tests.dagster.shown import failed_partitions, materialized_partitions
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator, NameChange, change_co
 from dstl_dagster.errors import DstlError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.jobs import drop_job
 from dstl_dagster.keyed import Manifest, diff_checkpoints
-from dstl_dagster.orchestration import claims as claims_module
+from dstl_dagster.orchestration import run_claims as claims_module
 from dstl_dagster.state import ColumnChanges
 from dstl_dagster.storage import LocalObjectStore, ObjectStore
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash

@@ -29,8 +29,8 @@ from dstl_dagster.orchestration.define.io_manager import KeyedStateIOManager
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
 from dstl_dagster.orchestration.definitions import asset_source, assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
-from dstl_dagster.orchestration.inject.applied import observe_if_unchanged, repeated_checks
 from dstl_dagster.orchestration.inject.opening import is_called_directly, op_context_of
+from dstl_dagster.orchestration.inject.repeated_run import observe_if_unchanged, repeated_checks
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.inject.store_check import FilesInside
 from dstl_dagster.orchestration.keys import JobAssets

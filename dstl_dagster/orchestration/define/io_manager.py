@@ -23,7 +23,6 @@ from pydantic import Field, PrivateAttr
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import source_id
-from dstl_dagster.orchestration.claims import claim_of_output
 from dstl_dagster.orchestration.define.merge_rule import is_spark_rows
 from dstl_dagster.orchestration.define.output_checks import OutputChecks
 from dstl_dagster.orchestration.define.rerun import execution_of, require_replaceable
@@ -39,7 +38,8 @@ from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.partition_order import require_next_partition
 from dstl_dagster.orchestration.partitions import interval, window_key, window_of
 from dstl_dagster.orchestration.report.events import state_metadata
-from dstl_dagster.orchestration.report.marks import leave_as_it_was
+from dstl_dagster.orchestration.report.failed_partitions import leave_as_it_was
+from dstl_dagster.orchestration.run_claims import claim_of_output
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata
 from dstl_dagster.timeline import BatchKey
 

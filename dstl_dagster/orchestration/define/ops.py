@@ -17,7 +17,7 @@ from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.definitions import assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
-from dstl_dagster.orchestration.inject.applied import observe_if_unchanged
+from dstl_dagster.orchestration.inject.repeated_run import observe_if_unchanged
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, used
 from dstl_dagster.orchestration.inject.store_check import FilesInside
 from dstl_dagster.orchestration.keys import JobAssets

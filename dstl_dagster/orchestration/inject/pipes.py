@@ -18,9 +18,9 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt, AttemptReport, Checkpoint, CheckpointCoordinator, load_report
 from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.orchestration.inject.applied import tell_applied
 from dstl_dagster.orchestration.inject.batch_log import log_opened, log_persisted
 from dstl_dagster.orchestration.inject.opening import BatchRequest, refusing
+from dstl_dagster.orchestration.inject.repeated_run import tell_applied
 from dstl_dagster.pipes import HandedBatch
 
 

@@ -22,7 +22,6 @@ from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import open_attempt_changelog
 from dstl_dagster.orchestration.failures import without_useless_retries
-from dstl_dagster.orchestration.inject.applied import tell_applied
 from dstl_dagster.orchestration.inject.batch_log import SparkLog, log_application, log_opened, log_persisted
 from dstl_dagster.orchestration.inject.completing import complete, is_completed_later
 from dstl_dagster.orchestration.inject.op_attempt import OpAttempt
@@ -37,6 +36,7 @@ from dstl_dagster.orchestration.inject.opening import (
 )
 from dstl_dagster.orchestration.inject.pipes import PipesBatch, open_elsewhere
 from dstl_dagster.orchestration.inject.preflight import log_bucket_findings
+from dstl_dagster.orchestration.inject.repeated_run import tell_applied
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.recoverable import GSRecoverableWriter

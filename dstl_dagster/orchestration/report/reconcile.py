@@ -3,8 +3,8 @@
 The one place that decides that a materialization, an observation or a mark is written. Steps and sensors call
 it with the records that they know to be new, and write what it returns. It reads, and writes nothing.
 
-Owns the decision. Does not own what an event says (`events`), how a partition is shown as failed (`marks`),
-or who reports when (`steps`, `watch.tick`).
+Owns the decision. Does not own what an event says (`events`), how a partition is shown as failed
+(`failed_partitions`), or who reports when (`steps`, `watch.tick`).
 
 Why all of it may run any number of times, from any record on. An event has a data version, by which it is
 left out where the instance has it. The last event of a record is written last: where it was written, all
@@ -29,8 +29,8 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import is_held
 from dstl_dagster.orchestration.report import events as says
 from dstl_dagster.orchestration.report.events import Event, Reporter
+from dstl_dagster.orchestration.report.failed_partitions import Mark
 from dstl_dagster.orchestration.report.links import how_to_resolve
-from dstl_dagster.orchestration.report.marks import Mark
 from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_RESTORED, TAG_VERSION
 from dstl_dagster.timeline import (

@@ -18,8 +18,8 @@ from dstl_dagster.format import counted
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id, run_of_owner
+from dstl_dagster.orchestration.report.failed_partitions import mark_partitions, settle_marks
 from dstl_dagster.orchestration.report.findings import evaluations_beside
-from dstl_dagster.orchestration.report.marks import mark_partitions, settle_marks
 from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.tags import TAG_CHECKPOINT
