@@ -1,52 +1,29 @@
 """A run of the five steps, or of a fan-out behind them, that stops at a chosen request until it is killed.
 
-    python tests/process/killed_days.py JOB TOKEN [FAILED_RUN_ID]
-
-runs a job as the run's worker, each step in a process of its own, which stops where it is asked to
-(`stop_at`). With a failed run's id that run is re-executed from its failure.
+`run` is for a process that has been forked with this module imported. It runs a job as the run's worker and
+stops where it is asked to (`stop_at`). With a failed run's id that run is re-executed from its failure.
 
 Owns the jobs. Killing and comparing is `test_dagster_kills`.
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
+import os
 import sys
-from pathlib import Path
+import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "dagster"))
-
-import days
-from stop_at import stop_where_asked
-
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_job
 from dstl_dagster.orchestration.define.ops import StepOps
 from dstl_dagster.orchestration.inject import resources
+from tests.dagster import days
+from tests.process.stop_at import stop_where_asked
 
 FILES, PARTS = 4, 6
 TOKEN = "dstl/kills"
-EXECUTOR = {
-    "multiprocess": {
-        "max_concurrent": 1,
-        "start_method": {
-            "forkserver": {
-                "preload_modules": [
-                    "dstl_dagster.spark.batch",
-                    "dstl_dagster.keyed.write.writer",
-                    "dstl_dagster.orchestration.define.ops",
-                    "dagster._core.storage.event_log",
-                    "dagster._core.storage.runs",
-                    "dagster._core.storage.sqlite_storage",
-                ]
-            }
-        },
-    }
-}
-
-
-stop_where_asked(resources)
 _resources = {"changelog": ChangelogStorageResource(uri=dg.EnvVar(days.URI))}
 
 
@@ -97,20 +74,23 @@ def with_fan_out() -> dg.JobDefinition:
     return steps.to_job(name="with_fan_out", resource_defs=_resources)
 
 
-def main() -> int:
-    job, token, *failed = sys.argv[1:]
+def run(job: str, token: str, failed: str | None, environment: Mapping[str, str], log: str) -> None:
+    """Run or re-execute a job with this environment."""
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    stop_where_asked(resources)
     with dg.DagsterInstance.get() as instance:
-        options = dg.ReexecutionOptions.from_failure(failed[0], instance) if failed else None
+        options = dg.ReexecutionOptions.from_failure(failed, instance) if failed else None
         with dg.execute_job(
             dg.reconstructable({"five_steps": five_steps, "with_fan_out": with_fan_out}[job]),
             instance=instance,
             tags={TOKEN: token},
-            run_config={"execution": {"config": EXECUTOR}},
+            run_config={"execution": {"config": {"in_process": {}}}},
             reexecution_options=options,
             raise_on_error=False,
         ) as result:
-            return 0 if result.success else 3
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            sys.exit(0 if result.success else 3)

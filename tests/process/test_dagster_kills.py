@@ -1,22 +1,22 @@
-"""A run's worker and its step killed with SIGKILL at once, in each step and in a fan-out.
+"""A run's worker killed with SIGKILL in each step and in a fan-out.
 
 Executing the run again from its failure makes everything whole: Dagster alone would call a fan-in over the
-parts that it happens to remember a success.
+parts that it happens to remember a success. Steps with a process of their own are killed in `flights_kills`,
+and in README's demo.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import dagster as dg
@@ -25,10 +25,13 @@ import pytest
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.format.names import COMPONENTS_PREFIX
 from dstl_dagster.storage import LocalObjectStore
+from tests.process import killed_days
 
 pytestmark = [pytest.mark.kill, pytest.mark.dagster, pytest.mark.timeout(600)]
 
-SCRIPT = Path(__file__).with_name("killed_days.py")
+FORKED = multiprocessing.get_context("forkserver")
+"""Workers are forked from a process that has Dagster imported, which takes seconds."""
+FORKED.set_forkserver_preload([killed_days.__name__])
 FILES = [f"out/run-1/{number}.txt" for number in range(4)]
 CONTENT = b"first line\nsecond line\n"
 PATIENCE_SECONDS = 120.0
@@ -59,7 +62,7 @@ class Job:
         return CheckpointCoordinator("days", self.store, owner="the test")
 
     def kill_at(self, request: Request) -> str | None:
-        """Run until a step is about to send this request, then kill all processes; returns the step's name.
+        """Run until a step is about to send this request, then kill its process; returns the step's name.
 
         `None`: the run ended before.
         """
@@ -68,10 +71,10 @@ class Job:
         asked = json.dumps({"method": method, "name": name, "nth": nth})
         with self._worker(DSTL_STOP_AT=asked, DSTL_STOPPED=str(stopped)) as (worker, token):
             deadline = time.monotonic() + PATIENCE_SECONDS
-            while not stopped.exists() and worker.poll() is None:
+            while not stopped.exists() and worker.is_alive():
                 assert time.monotonic() < deadline, f"no step came to {request}"
                 time.sleep(POLL_SECONDS)
-        run = self._find(token)  # by now all its processes are killed
+        run = self._find(token)  # by now its process is killed
         if not stopped.exists():
             self.run = run
             return None
@@ -89,29 +92,23 @@ class Job:
     def run_to_end(self) -> bool:
         """Run from the last failure to the end; whether Dagster calls it a success."""
         with self._worker() as (worker, token):
-            worker.wait(PATIENCE_SECONDS)
+            worker.join(PATIENCE_SECONDS)
         self.run = self._find(token)
         return self.run.is_success
 
     @contextlib.contextmanager
-    def _worker(self, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    def _worker(self, **environment: str) -> Iterator[tuple[BaseProcess, str]]:
         token = str(uuid.uuid4())
-        failed = [] if self.run is None else [self.run.run_id]
-        with (self.folder / "runs.log").open("ab") as log:
-            worker = subprocess.Popen(
-                [sys.executable, str(SCRIPT), self.name, token, *failed],
-                cwd=SCRIPT.parent,
-                env={**os.environ, **environment},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        failed = None if self.run is None else self.run.run_id
+        log = str(self.folder / "runs.log")
+        how = (self.name, token, failed, {**os.environ, **environment}, log)
+        worker = FORKED.Process(target=killed_days.run, args=how)
+        worker.start()
         try:
             yield worker, token
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(worker.pid, signal.SIGKILL)
-            worker.wait(PATIENCE_SECONDS)
+            worker.kill()
+            worker.join(PATIENCE_SECONDS)
 
     def _find(self, token: str) -> dg.DagsterRun:
         (run,) = self.instance.get_runs(dg.RunsFilter(tags={"dstl/kills": token}))
@@ -205,11 +202,11 @@ def test_a_fan_in_that_saw_a_part_commits_everything(folder: Path, instance: dg.
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(12))
 def test_kills_at_any_request_lose_nothing(seed: int, folder: Path, instance: dg.DagsterInstance) -> None:
-    """Up to six kills, each before the nth request of whichever step comes to it."""
+    """Up to six kills, each before the nth request of the run."""
     rng = random.Random(seed)
     job = Job("five_steps", folder, instance)
     for _ in range(6):
-        step = job.kill_at(("", "", rng.randint(1, 40)))
+        step = job.kill_at(("", "", rng.randint(1, 60)))
         assert job.published() == [] or "completed" in job.kinds()
         if step is None:
             break
