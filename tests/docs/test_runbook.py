@@ -28,6 +28,7 @@ from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ABSENT, ObjectStore, open_store
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
+from dstl_dagster.testing.virtual_clock import VirtualClock
 from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "operations" / "bad-days.md").read_text(encoding="utf-8")
@@ -226,7 +227,7 @@ def deploy(world: World, _: pytest.MonkeyPatch) -> Then:
 
 def dropped(world: World, _: pytest.MonkeyPatch) -> Then:
     world.run(1, 2).back_up().run(3)
-    drop_job(world.store, "orders", owner="test")
+    drop_job(world.store, "orders", owner="test", clock=VirtualClock())
     yield
     shutil.move(world.folder / "out" / "2026-11-03.txt", world.tmp_path)
     world.run(3).require(1, 2, 3)

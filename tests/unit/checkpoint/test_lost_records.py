@@ -7,6 +7,7 @@ import pytest
 from dstl_dagster.errors import FormatError
 from dstl_dagster.jobs import drop_job
 from dstl_dagster.storage import ANY, LocalObjectStore, MemoryObjectStore, WrapperStore
+from dstl_dagster.testing.virtual_clock import VirtualClock
 
 
 class Meanwhile(WrapperStore):
@@ -50,7 +51,7 @@ def test_whoever_looks_first_finds_lost_last_records(job_on, tmp_path, folder, k
         assert caught.value.kind == "history_hole"
     assert [*job.store.list("")] == before
     if not kept:
-        drop_job(job.store, "orders", owner="test")
+        drop_job(job.store, "orders", owner="test", clock=VirtualClock())
         job.checkpoint(job.coordinator(), 9)
 
 

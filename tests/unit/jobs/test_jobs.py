@@ -12,6 +12,7 @@ from dstl_dagster.cli import main
 from dstl_dagster.errors import ConflictError, DstlError, FormatError, NotFoundError, UnavailableError
 from dstl_dagster.jobs import drop_job, list_jobs, plan_drop
 from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore
+from dstl_dagster.testing.virtual_clock import VirtualClock
 from dstl_dagster.timeline import job_names
 
 OWNER = "dstl-jobs-drop:me"
@@ -90,9 +91,9 @@ def test_a_drop_takes_all_that_is_the_jobs_and_nothing_else(job):
     assert sum(plan.kinds.values()) == plan.objects
     assert set(job.names()) == mine | others
     with pytest.raises(ConflictError, match="running: 'test' makes a checkpoint"):
-        drop_job(job.store, "orders", owner=OWNER)
+        drop_job(job.store, "orders", owner=OWNER, clock=VirtualClock())
     assert mine <= set(job.names())
-    done = drop_job(job.store, "orders", owner=OWNER, force=True)
+    done = drop_job(job.store, "orders", owner=OWNER, force=True, clock=VirtualClock())
     assert (done.done, done.left) == (True, 0)
     assert set(job.names()) == others
     assert job.coordinator().trigger().checkpoint_id == 1
@@ -124,13 +125,15 @@ def test_a_drop_can_be_killed_at_any_deletion_and_run_again(job_of):
             job.checkpoint(coordinator, position)
         store.lives = lives
         try:
-            drop_job(store, "orders", {"dstl.checkpoint.commit-threads": "1"}, owner=OWNER)
+            drop_job(
+                store, "orders", {"dstl.checkpoint.commit-threads": "1"}, owner=OWNER, clock=VirtualClock()
+            )
         except UnavailableError:
             store.lives = None
             try:
                 assert job.coordinator("other").trigger().checkpoint_id == 1  # all records are gone
             except (ConflictError, FormatError):
-                done = drop_job(store, "orders", owner=OWNER)
+                done = drop_job(store, "orders", owner=OWNER, clock=VirtualClock())
                 assert done.left == 0
                 assert job.names("dstl/") == []
         else:
@@ -145,8 +148,8 @@ def test_a_damaged_job_is_dropped_by_force_alone(job):
     job.file(coordinator.trigger(), "out/never.txt", b"x")
     job.store.put("dstl/orders/timeline/00000000000000000001", b"x", precondition=ANY)
     with pytest.raises(DstlError):
-        drop_job(job.store, "orders", owner=OWNER)
-    assert drop_job(job.store, "orders", owner=OWNER, force=True).left == 0
+        drop_job(job.store, "orders", owner=OWNER, clock=VirtualClock())
+    assert drop_job(job.store, "orders", owner=OWNER, force=True, clock=VirtualClock()).left == 0
     assert job.names("dstl/") == []
 
 
