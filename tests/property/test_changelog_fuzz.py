@@ -88,7 +88,7 @@ def _encode(sets: list[list[StateChange]], compression: Compression, chunk_bytes
 
 
 @given(st.lists(CHANGES, max_size=4), st.sampled_from(Compression), st.sampled_from([1, 50, 1 << 20]))
-@examples(150)
+@examples(75)
 def test_what_is_encoded_is_decoded(
     sets: list[list[StateChange]], compression: Compression, chunk: int
 ) -> None:
@@ -98,7 +98,7 @@ def test_what_is_encoded_is_decoded(
 
 
 @given(st.binary(max_size=200))
-@examples(400)
+@examples(150)
 def test_random_bytes_are_changes_or_format_error(content: bytes) -> None:
     """No bytes make the reader fail in another way."""
     _read_all(content)
@@ -108,7 +108,7 @@ def test_random_bytes_are_changes_or_format_error(content: bytes) -> None:
     st.sampled_from([0, 1, 2, 7]),
     st.lists(st.integers(-2, 6) | st.integers(-(2**31), 2**31 - 1), max_size=30),
 )
-@examples(400)
+@examples(150)
 def test_random_headers_are_changes_or_format_error(flag: int, words: list[int]) -> None:
     """Counts and lengths of any size, true or not, make the reader fail in no other way."""
     _read_all(bytes([flag]) + struct.pack(f">{len(words)}i", *words))
@@ -135,7 +135,7 @@ def _harmed_files(draw: st.DrawFn) -> bytes:
 
 
 @given(_harmed_files(), st.booleans())
-@examples(400)
+@examples(150)
 def test_harmed_files_are_changes_or_format_error(content: bytes, footer_required: bool) -> None:
     """A file of ours, altered anywhere, makes the reader fail in no other way."""
     _read_all(content, footer_required=footer_required)

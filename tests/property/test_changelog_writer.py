@@ -378,7 +378,7 @@ class WriterMachine(RuleBasedStateMachine):
             assert left <= kept
 
 
-WriterMachine.TestCase.settings = examples(60, stateful_step_count=40)
+WriterMachine.TestCase.settings = examples(30, stateful_step_count=40)
 TestWriter = WriterMachine.TestCase
 
 

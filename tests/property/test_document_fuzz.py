@@ -347,7 +347,7 @@ def test_the_unchanged_document_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-@examples(100)
+@examples(50)
 @given(wrong=changes)
 def test_only_format_errors_are_raised(name: str, wrong: list[tuple[int, str, Plain]]) -> None:
     """Values of other types, missing or unknown fields, numbers out of range, deep nesting."""
@@ -365,7 +365,7 @@ RECOVERABLES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", RECOVERABLES)
-@examples(100)
+@examples(50)
 @given(
     flips=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=4),
     end=st.integers(0, 200),

@@ -202,7 +202,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("producer", sorted(PRODUCERS))
 @given(columns=tables(), again=tables())
-@examples(20)
+@examples(8)
 def test_what_is_read_is_what_was_returned(producer: str, columns: Columns, again: Columns) -> None:
     """In the types of its values; a second write of the same library replaces rows and adds columns."""
     if producer in LOSSY_INTEGERS:

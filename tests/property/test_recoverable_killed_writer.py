@@ -61,7 +61,7 @@ def check_result(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER], ids=lambda fault: fault.value)
-@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("step", [18, pytest.param(1, marks=pytest.mark.soak)])
 def test_killed_at_every_request(fault: Fault, step: int) -> None:
     """Killed before or after each request of a 100-component file and resumed by another process, the
     object is right byte for byte, and after one sweep nothing temporary is left.

@@ -283,7 +283,7 @@ def disagreement(history: list[Step]) -> str | None:
     return world.disagreement()
 
 
-@examples(15, suppress_health_check=list(HealthCheck))
+@examples(8, suppress_health_check=list(HealthCheck))
 @given(history=histories)
 def test_what_has_expired_is_gone_for_every_reader_and_for_good(history: list[Step]) -> None:
     """State, keys, parts, history and difference match the model at every checkpoint, whatever was folded."""

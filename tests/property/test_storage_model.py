@@ -247,6 +247,6 @@ class LocalMachine(StoreMachine):
 
 
 TestMemory = MemoryMachine.TestCase
-TestMemory.settings = examples(60, stateful_step_count=30)
+TestMemory.settings = examples(30, stateful_step_count=30)
 TestLocal = LocalMachine.TestCase
-TestLocal.settings = examples(40, stateful_step_count=30)
+TestLocal.settings = examples(20, stateful_step_count=30)

@@ -155,7 +155,7 @@ def _sorted(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(repr(sorted(row.items())) for row in rows)
 
 
-@examples(40, suppress_health_check=list(HealthCheck))
+@examples(15, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_columns_are_dropped_and_renamed_at_any_time(data: st.DataObject) -> None:
     """No old value comes back under any name, and none is lost; restores go back to the old names."""

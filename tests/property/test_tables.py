@@ -237,7 +237,7 @@ class Oracle:
         return pa.concat_tables([schema.empty_table(), *made])
 
 
-@examples(60, suppress_health_check=list(HealthCheck))
+@examples(30, suppress_health_check=list(HealthCheck))
 @given(history=histories(), readers=st.integers(1, MAX_PARALLELISM))
 def test_tables_are_read_back_bit_for_bit(history: tuple[tuple[str, ...], list[Step]], readers: int) -> None:
     """At every checkpoint, over logs and bases, with all columns of the history."""
@@ -280,7 +280,7 @@ def test_tables_are_read_back_bit_for_bit(history: tuple[tuple[str, ...], list[S
         assert sorted(plain(pa.concat_tables(found)), key=repr) == sorted(plain(wanted), key=repr)
 
 
-@examples(40, suppress_health_check=list(HealthCheck))
+@examples(20, suppress_health_check=list(HealthCheck))
 @given(history=histories())
 def test_a_repeated_key_of_any_table_is_refused(history: tuple[tuple[str, ...], list[Step]]) -> None:
     """Whatever its name and value are."""

@@ -40,7 +40,7 @@ from dstl_dagster.storage import open_store
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
 
-CASES = int(os.environ.get("DSTL_TABLE_CASES", "8"))
+CASES = int(os.environ.get("DSTL_TABLE_CASES", "4"))
 SPARK = os.environ.get("DSTL_TABLE_SPARK") == "1"
 STEPS = 6
 REQUESTS = 34

@@ -399,7 +399,7 @@ def test_a_newer_schema_version_is_refused() -> None:
     assert caught.value.kind == "newer_version"
 
 
-@examples(300)
+@examples(100)
 @given(cut=st.integers(0, 10**6), flip=st.integers(0, 10**6), value=st.integers(0, 255))
 def test_damaged_changes_never_do_worse_than_format_error(cut: int, flip: int, value: int) -> None:
     """Truncated or altered bytes give rows or a FormatError: no other error, and no read out of bounds."""
@@ -413,7 +413,7 @@ def test_damaged_changes_never_do_worse_than_format_error(cut: int, flip: int, v
             continue
 
 
-@examples(200)
+@examples(100)
 @given(payload=st.binary(max_size=300))
 def test_foreign_bytes_are_format_errors(payload: bytes) -> None:
     """Anything other than a change is refused."""
@@ -423,7 +423,7 @@ def test_foreign_bytes_are_format_errors(payload: bytes) -> None:
         StateSchema.from_bytes(payload)
 
 
-@examples(300)
+@examples(100)
 @given(position=st.integers(0, 10**6), value=st.integers(0, 255))
 def test_damaged_schemas_are_format_errors(position: int, value: int) -> None:
     """A schema with one altered byte is refused, or is the same."""

@@ -43,7 +43,7 @@ def _table(schema: pa.Schema, keys: list[tuple[Any, ...]]) -> pa.Table:
     return pa.concat_tables([whole.slice(0, cut), whole.slice(cut)])
 
 
-@examples(300)
+@examples(100)
 @given(tables())
 def test_as_sets_of_tuples_say(drawn: tuple[pa.Table, pa.Table]) -> None:
     """Null is a value like any other, equal to itself."""

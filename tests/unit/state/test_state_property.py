@@ -130,7 +130,7 @@ def agrees(history: list[Checkpoint], cuts: list[int]) -> bool:
     return len(found) == len(set(found)) and set(found) == model.visible(note=note)
 
 
-@examples(150, suppress_health_check=[HealthCheck.too_slow])
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories, cuts=cut_lists)
 def test_state_equals_a_dictionary(history: list[Checkpoint], cuts: list[int]) -> None:
     """However the log was chunked, any split into readers gives the dictionary's rows, once."""
