@@ -47,10 +47,10 @@ from dstl_dagster.state.schema import (
     spelled as spelled,
     update_by_name as update_by_name,
 )
-from dstl_dagster.state.slices import (
+from dstl_dagster.state.partition_rows import (
     Axis as Axis,
     ExactValues as ExactValues,
-    Slice as Slice,
+    PartitionRows as PartitionRows,
     TimeSpans as TimeSpans,
 )
 from dstl_dagster.state.text import (

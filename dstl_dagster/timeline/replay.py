@@ -27,7 +27,7 @@ from dstl_dagster.timeline.records import (
     TimelineRecord,
     timeline_id_of,
 )
-from dstl_dagster.timeline.snapshot import KnownEntries, kept_of, view_from_plain
+from dstl_dagster.timeline.snapshot import KnownEntries, comparable, view_from_plain
 from dstl_dagster.timeline.view import CheckpointEntry, Ending, Fate, Retraction, TimelineView
 
 K = TypeVar("K")
@@ -99,7 +99,7 @@ def _from_snapshot(view: TimelineView, record: Snapshot, known: KnownEntries | N
     if record.slot != view.slot + 1:
         raise FormatError(f"record of slot {record.slot} cannot follow slot {view.slot}")
     readable = {entry.checkpoint_id for entry in stored.checkpoints.values() if entry.subsumed is not None}
-    if kept_of(stored, readable) != kept_of(view, readable):
+    if comparable(stored, readable) != comparable(view, readable):
         raise FormatError(
             f"the snapshot in slot {record.slot} is not what the records before it add up to: it was "
             "written by a faulty release, or by hand"

@@ -74,7 +74,7 @@ def view_to_plain(
     }
 
 
-def kept_of(view: TimelineView, readable: Collection[int]) -> tuple[object, ...]:
+def comparable(view: TimelineView, readable: Collection[int]) -> tuple[object, ...]:
     """The same part in comparable form; comparing plain JSON would cost ten times as much."""
     return (
         view.open_attempt,

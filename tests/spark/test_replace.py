@@ -9,7 +9,7 @@ import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark import CheckpointBatch, write_state
-from dstl_dagster.state import ExactValues, Slice
+from dstl_dagster.state import ExactValues, PartitionRows
 from tests.property.test_replacing import Model, programs
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def replaced(
     replace: Any = True
     if names is not None:
         values = ExactValues(tuple(sorted(name for name in names if name is not None)))
-        replace = Slice(
+        replace = PartitionRows(
             {"part": values}, frozenset((place,) for place in range(len(values))), "the wanted parts"
         )
     how: dict[str, Any] = {
@@ -73,7 +73,7 @@ def test_a_key_twice_is_refused(job: Job) -> None:
 def test_a_state_is_read_in_part(job: Job) -> None:
     """By the same scope."""
     replaced(job, None, {("a", 1): "x", ("b", 1): "y"})
-    scope = Slice({"part": ExactValues(("b",))}, frozenset({(0,)}), "b")
+    scope = PartitionRows({"part": ExactValues(("b",))}, frozenset({(0,)}), "b")
     assert [tuple(row) for row in job.read_state(scope=scope).collect()] == [("b", 1, "y")]
 
 

@@ -1,7 +1,7 @@
 """Rows that take the place of a part of a state: which of them are written, and which keys are deleted.
 
 Owns the rule, and the walk through a state beside the new rows, both in the order of key groups. Does not own
-which rows are replaced (a `Scope`, such as `state.Slice`), or writing.
+which rows are replaced (a `Scope`, such as `state.PartitionRows`), or writing.
 
 A row is written if its key is new or its values differ; a key of the scope that gets no row is deleted; the
 rest stays. So a reader that follows the job sees what differs, and nothing that was only written again.

@@ -119,7 +119,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             return batch
         scope: Scope | None = None
         if target.table is not None and target.partitions is not None:
-            scope = target.table.slice(target.partitions)
+            scope = target.table.rows_of(target.partitions)
         try:
             batch.add(_written(batch, target, rows, scope))
         except Exception as error:
@@ -215,7 +215,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             columns=target.columns,
             key_groups=[] if target.partitions == [] else None,
         )
-        scope = target.table.slice(target.partitions) if target.table and target.partitions else None
+        scope = target.table.rows_of(target.partitions) if target.table and target.partitions else None
         if form == "spark":
             rows = self._read_by_spark(coordinator, checkpoint, operator, scope)
             rows = rows.where("false") if target.partitions == [] else rows

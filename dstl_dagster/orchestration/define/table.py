@@ -1,8 +1,8 @@
 """`partition_expr`, Dagster's own metadata for tables: which column says of which partition a row is.
 
 Owns its form, and which rows are those of some partitions. Does not own whether a value lies in one
-(`state.Slice`), or when these rows are written or loaded (`io_manager`). A time partition has the rows from
-its start to before its end; any other the rows that have its key as their value.
+(`state.PartitionRows`), or when these rows are written or loaded (`io_manager`). A time partition has the
+rows from its start to before its end; any other the rows that have its key as their value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import counted
 
 if TYPE_CHECKING:
-    from dstl_dagster.state import Axis, Slice
+    from dstl_dagster.state import Axis, PartitionRows
 
 _ONLY: Final = ""
 """The name of the dimension of a definition that has one."""
@@ -75,9 +75,9 @@ class PartitionColumns:
             )
         return cls(definition, found)
 
-    def slice(self, partitions: Sequence[str]) -> Slice:
+    def rows_of(self, partitions: Sequence[str]) -> PartitionRows:
         """The rows of these partitions, keys of the definition."""
-        from dstl_dagster.state import Slice  # Arrow: not while definitions load
+        from dstl_dagster.state import PartitionRows  # Arrow: not while definitions load
 
         dimensions = _dimensions(self.definition)
         wanted = [self._by_dimension(key) for key in partitions]
@@ -86,7 +86,7 @@ class PartitionColumns:
         for name, column in self.columns.items():
             axes[column], places[name] = _axis(dimensions[name], {each[name] for each in wanted})
         boxes = frozenset(tuple(places[name][each[name]] for name in self.columns) for each in wanted)
-        return Slice(axes, boxes, in_words(partitions))
+        return PartitionRows(axes, boxes, in_words(partitions))
 
     def _by_dimension(self, key: str) -> Mapping[str, str]:
         if isinstance(self.definition, dg.MultiPartitionsDefinition):

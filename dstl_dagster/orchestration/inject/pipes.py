@@ -20,7 +20,7 @@ from dstl_dagster.checkpoint import Attempt, AttemptReport, Checkpoint, Checkpoi
 from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.orchestration.inject.batch_log import log_opened, log_persisted
 from dstl_dagster.orchestration.inject.opening import BatchRequest, refusing
-from dstl_dagster.orchestration.inject.repeated_run import tell_applied
+from dstl_dagster.orchestration.inject.repeated_run import log_repeated
 from dstl_dagster.pipes import HandedBatch
 
 
@@ -67,7 +67,7 @@ class PipesBatch:
 
 
 @contextmanager
-def open_elsewhere(context: dg.OpExecutionContext, request: BatchRequest) -> Iterator[PipesBatch]:
+def open_pipes_batch(context: dg.OpExecutionContext, request: BatchRequest) -> Iterator[PipesBatch]:
     """Step 1 on entry; on exit the report of steps 2 and 3, which must be there.
 
     Raises: as step 1; FencedError if the other process gave up for good, or another run took over;
@@ -80,7 +80,7 @@ def open_elsewhere(context: dg.OpExecutionContext, request: BatchRequest) -> Ite
     with refusing(context, coordinator.job):
         applied = coordinator.applied_batch(request.key, request.claim)
         if applied is not None:
-            tell_applied(context, coordinator.job, applied, request.key)
+            log_repeated(context, coordinator.job, applied, request.key)
         else:
             attempt, parent = request.taken(
                 lambda take_over: coordinator.open(

@@ -30,7 +30,7 @@ _BACKFILL = "dagster/backfill"
 _NEWEST_EVENTS = 25
 
 
-def tell_applied(context: dg.OpExecutionContext, job: str, applied: Attempt, key: BatchKey) -> None:
+def log_repeated(context: dg.OpExecutionContext, job: str, applied: Attempt, key: BatchKey) -> None:
     """Log and tag that the batch of this run changes nothing.
 
     Raises: ConflictError (kind `already_applied`) if the run asks for that by its tag; or if another step of

@@ -34,9 +34,9 @@ from dstl_dagster.orchestration.inject.opening import (
     request_batch,
     step_key,
 )
-from dstl_dagster.orchestration.inject.pipes import PipesBatch, open_elsewhere
+from dstl_dagster.orchestration.inject.pipes import PipesBatch, open_pipes_batch
 from dstl_dagster.orchestration.inject.preflight import log_bucket_findings
-from dstl_dagster.orchestration.inject.repeated_run import tell_applied
+from dstl_dagster.orchestration.inject.repeated_run import log_repeated
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.recoverable import GSRecoverableWriter
@@ -237,7 +237,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
                     )
                 )
                 if batch.already_in is not None:
-                    tell_applied(context, job, batch.attempt, request.key)
+                    log_repeated(context, job, batch.attempt, request.key)
                 opened = entering.pop_all()
             with opened:
                 log_opened(context, batch)
@@ -277,7 +277,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
                     idempotency_key=idempotency_key,
                     check=check,
                 )
-            with open_elsewhere(context, request) as batch:
+            with open_pipes_batch(context, request) as batch:
                 yield batch
             _complete(context, request.coordinator, batch.attempt)
 
@@ -423,10 +423,10 @@ def _require_files_inside(context: dg.OpExecutionContext, store: ObjectStore) ->
         try:
             store.locate(files.uri_of("file"))
         except InvalidInputError as error:
-            raise files_elsewhere(key, files.uri, store.uri, error) from error
+            raise refusal_of_files(key, files.uri, store.uri, error) from error
 
 
-def files_elsewhere(key: str, files_uri: str, store_uri: str, why: Exception) -> InvalidInputError:
+def refusal_of_files(key: str, files_uri: str, store_uri: str, why: Exception) -> InvalidInputError:
     """What a user is told whose resource `key` has its files where the job's store cannot publish them."""
     return InvalidInputError(
         f"resource {key!r} publishes files in {files_uri}, where store {store_uri} cannot: {why}"

@@ -17,7 +17,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.inject.resources import (
     ChangelogStorageResource,
     RecoverableWriterResource,
-    files_elsewhere,
+    refusal_of_files,
 )
 from dstl_dagster.storage import require_within
 
@@ -57,7 +57,7 @@ class FilesInside:
             try:
                 require_within(stores[0], files.uri_of("file"))
             except InvalidInputError as error:
-                told = files_elsewhere(key, files.uri, stores[0], error)
+                told = refusal_of_files(key, files.uri, stores[0], error)
                 raise InvalidInputError(f"op {self.op!r}: {told}") from error
 
 

@@ -238,7 +238,7 @@ def read_state(
             the operator has no state. Its columns come first; those that the state lacks are null, and
             types widen to hold both. No column of the state is left out.
         partitions: tasks that read; `None`: by the size of the state.
-        scope: only its rows, such as those of a `state.Slice`; `None`: all.
+        scope: only its rows, such as those of a `state.PartitionRows`; `None`: all.
         job_options: by which the tasks read.
 
     Raises: InvalidInputError: no state and no schema (kind `no_state`), or a schema that does not fit

@@ -63,7 +63,7 @@ def listen_for_time(client: storage.Client) -> None:
         session.hooks["response"].append(heard)
 
 
-def told_time(client: storage.Client) -> datetime | None:
+def server_time(client: storage.Client) -> datetime | None:
     """The newest time that the service has told this client, to the second; `None` before any response."""
     heard = _clocks.get(client)
     return None if heard is None else heard.newest

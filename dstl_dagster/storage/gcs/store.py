@@ -35,7 +35,7 @@ from dstl_dagster.storage.base import (
     StoreCapabilities,
 )
 from dstl_dagster.storage.gcs.batch import BatchesRefusedError, batch_delete
-from dstl_dagster.storage.gcs.client import shared_client, told_time
+from dstl_dagster.storage.gcs.client import server_time, shared_client
 from dstl_dagster.storage.gcs.reading import GCSReading
 from dstl_dagster.storage.gcs.resources import GCSNames, content_type_of, generation_match, stat_of_resource
 from dstl_dagster.storage.gcs.streams import GCSWriter
@@ -382,7 +382,7 @@ class GCSObjectStore:
     # -- the bucket
 
     def server_time(self) -> datetime | None:
-        return told_time(self._transport.client)
+        return server_time(self._transport.client)
 
     def bucket_resource(self) -> Mapping[str, Any]:
         return self._transport.bucket_resource()

@@ -1,4 +1,4 @@
-"""Which rows a slice holds: exact values and times, in every type that a key column can have."""
+"""Which rows partitions have: exact values and times, in every type that a key column can have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.state import ExactValues, Slice, TimeSpans
+from dstl_dagster.state import ExactValues, PartitionRows, TimeSpans
 
 
 def instant(*parts: int, zone: str = "UTC") -> int:
@@ -20,7 +20,7 @@ def instant(*parts: int, zone: str = "UTC") -> int:
 
 def held(axis: Any, values: list[Any], kind: pa.DataType) -> list[bool]:
     boxes = frozenset((index,) for index in range(len(axis)))
-    found = Slice({"p": axis}, boxes, "the slice").holds(pa.table({"p": pa.array(values, kind)}))
+    found = PartitionRows({"p": axis}, boxes, "the partitions").holds(pa.table({"p": pa.array(values, kind)}))
     return list(found.to_pylist())
 
 
@@ -84,7 +84,7 @@ def test_a_number_spells_a_time_too() -> None:
     assert held(march, [202403, 202404, 7], pa.int32()) == [True, False, False]
 
 
-def test_what_has_no_zone_is_of_the_slices() -> None:
+def test_what_has_no_zone_is_of_the_partitions() -> None:
     """In New York the day begins at five; of the hour that occurs twice, a clock's time is the first one."""
     zone = "America/New_York"
     hour = 3_600_000_000
@@ -99,9 +99,9 @@ def test_what_has_no_zone_is_of_the_slices() -> None:
 
 
 def test_several_axes_hold_the_pairs_that_are_wanted() -> None:
-    """And not every combination; the slice travels to tasks."""
+    """And not every combination; it travels to tasks."""
     colours = ExactValues(("red", "blue"))
-    wanted = Slice({"day": DAYS, "colour": colours}, frozenset({(0, 0), (1, 1)}), "two of them")
+    wanted = PartitionRows({"day": DAYS, "colour": colours}, frozenset({(0, 0), (1, 1)}), "two of them")
     rows = pa.table(
         {
             "colour": ["red", "blue", "red", "blue", "green"],
@@ -109,7 +109,7 @@ def test_several_axes_hold_the_pairs_that_are_wanted() -> None:
         }
     )
     assert pickle.loads(pickle.dumps(wanted)).holds(rows).to_pylist() == [True, False, False, True, False]
-    assert Slice({"day": DAYS, "colour": colours}, frozenset(), "none").holds(rows).true_count == 0
+    assert PartitionRows({"day": DAYS, "colour": colours}, frozenset(), "none").holds(rows).true_count == 0
 
 
 def test_a_column_that_has_no_times_is_named() -> None:

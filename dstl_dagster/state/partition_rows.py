@@ -3,9 +3,9 @@
 Owns which rows are in it. Does not own what a partition is called, or which one is wanted (`orchestration`),
 nor what becomes of the rows (`keyed.replace`).
 
-A value of time lies in a span of instants: a date begins at midnight, and what has no zone is of the slice's
+A value of time lies in a span of instants: a date begins at midnight, and what has no zone is of these rows'
 zone, where of an hour that occurs twice the first one counts. Text, and a whole number, is the time that it
-spells in the slice's format.
+spells in their format.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ Axis: TypeAlias = ExactValues | TimeSpans
 
 
 @dataclass(frozen=True)
-class Slice:
+class PartitionRows:
     """The rows of some partitions. A plain value that can be sent to tasks.
 
     Attributes:
@@ -132,7 +132,7 @@ class Slice:
     said: str
 
     def holds(self, rows: pa.Table) -> pa.BooleanArray:
-        """For each row whether it is one of the slice's. `rows`: have the columns of `axes`.
+        """For each row whether it is one of these rows'. `rows`: have the columns of `axes`.
 
         Raises: InvalidInputError naming a column whose type has no such values.
         """
