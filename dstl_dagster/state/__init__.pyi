@@ -67,4 +67,4 @@ from dstl_dagster.state.ttl import (
     time_column as time_column,
     ttl_to_write as ttl_to_write,
 )
-from dstl_dagster.state.types import wider_type as wider_type
+from dstl_dagster.state.types import has_fields_of as has_fields_of, wider_type as wider_type

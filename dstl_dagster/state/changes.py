@@ -25,7 +25,7 @@ from dstl_dagster.state.keys import refuse_repeated_keys
 from dstl_dagster.state.pieces import cut
 from dstl_dagster.state.schema import StateSchema
 from dstl_dagster.state.text import text_as_bytes
-from dstl_dagster.state.types import has_checked_values, same_fields
+from dstl_dagster.state.types import has_checked_values, has_fields_of
 
 DEFAULT_CHUNK_BYTES = 32 * 1024 * 1024
 _JOINED_BYTES = 32 * 1024
@@ -396,7 +396,7 @@ def _stored_column(rows: pa.Table | pa.RecordBatch, field: pa.Field) -> pa.Array
     if field.name not in rows.schema.names:
         return pa.nulls(rows.num_rows, field.type)
     column = rows.column(field.name)
-    if not same_fields(column.type, field.type):
+    if not has_fields_of(field.type, column.type):
         raise InvalidInputError(
             f"column {field.name!r} is {column.type}, and the state's is {field.type}: the names of a "
             "struct's fields are part of its type. Rename them, or use the state's type",

@@ -9,8 +9,9 @@ became Arrow (`frames`), what can be stored at all and what widens (`types`), or
     a whole number        whole values of any other number, in its range: 2.0, decimal 2.00
     float, double         whole numbers that it has exactly: up to 2**24, 2**53
     decimal               whole values, and decimals, of its digits
-    time stamp, duration  other units, in whole microseconds; a zone stays a zone, and none stays none
-    list, map, struct     of what takes its parts
+    time stamp, duration  other units, in whole microseconds; a zone stays a zone, and none stays none; a
+                          date where there is no zone
+    list, map, struct     of what takes its parts; fields that are missing are null
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import pyarrow.types as pt
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.state import pieces
 from dstl_dagster.state.schema import StateSchema
-from dstl_dagster.state.types import same_fields, stored_type, wider_type
+from dstl_dagster.state.types import has_fields_of, stored_type, wider_type
 
 _INT64_DIGITS = 19
 _UNSIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
@@ -164,7 +165,7 @@ def _kind_to_write(known: StateSchema, field: pa.Field, has_type: bool) -> pa.Da
         own = stored_type(_plain(field.type), field.name)
     except InvalidInputError:
         return kind
-    return wider_type(kind, own) or kind
+    return wider_type(kind, own, of_its_kind=True) or kind
 
 
 def _new_kind(field: pa.Field, what: str) -> pa.DataType:
@@ -216,7 +217,7 @@ def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.nulls(len(array), kind)
     if pt.is_dictionary(given):
         return _fitted(_decoded(array), kind)
-    if pt.is_struct(given) and pt.is_struct(kind) and same_fields(given, kind):
+    if pt.is_struct(given) and pt.is_struct(kind) and has_fields_of(kind, given):
         return _fitted_struct(array, kind)
     if pt.is_map(given) and pt.is_map(kind):
         return _fitted_map(array, kind)
@@ -246,7 +247,10 @@ def _exact_cast(given: pa.DataType, kind: pa.DataType) -> Callable[[pa.Array], p
     for is_same_kind in (_is_text, _is_octets, pt.is_time, pt.is_duration):
         if is_same_kind(given) and is_same_kind(kind):
             return lambda array: array.cast(kind)
-    if pt.is_timestamp(given) and pt.is_timestamp(kind) and (given.tz is None) == (kind.tz is None):
+    midnights = pt.is_date(given) and kind == pa.timestamp("us")
+    if midnights or (
+        pt.is_timestamp(given) and pt.is_timestamp(kind) and (given.tz is None) == (kind.tz is None)
+    ):
         return lambda array: array.cast(kind)
     return None
 
@@ -270,7 +274,7 @@ def _as_long(array: pa.Array) -> pa.Array:
 def _as_float(longs: pa.Array, kind: pa.DataType) -> pa.Array:
     """Arrow's own cast takes numbers up to 2**53 alone; beyond, some are exact as well."""
     numbers = longs.cast(kind, safe=False)
-    if not pc.all(pc.equal(_as_long(numbers), longs)).as_py():
+    if not pc.all(pc.equal(_as_long(numbers), longs), min_count=0).as_py():
         raise pa.ArrowInvalid("a whole number that is not exact")
     return numbers
 
@@ -278,7 +282,7 @@ def _as_float(longs: pa.Array, kind: pa.DataType) -> pa.Array:
 def _narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     numbers = array.cast(kind, safe=False)
     same = pc.or_(pc.equal(numbers.cast(array.type), array), pc.is_nan(array))
-    if not pc.all(same).as_py():
+    if not pc.all(same, min_count=0).as_py():
         raise pa.ArrowInvalid("a number with more digits")
     return numbers
 
@@ -295,7 +299,10 @@ def _decoded(array: pa.DictionaryArray) -> pa.Array:
 
 def _fitted_struct(array: pa.StructArray, kind: pa.DataType) -> pa.Array:
     given = dict(zip((field.name for field in array.type.fields), array.flatten(), strict=True))
-    parts = [_fitted(given[field.name], field.type) for field in kind.fields]
+    parts = [
+        _fitted(given[field.name], field.type) if field.name in given else pa.nulls(len(array), field.type)
+        for field in kind.fields
+    ]
     return pa.StructArray.from_arrays(parts, fields=kind.fields, mask=array.is_null())
 
 

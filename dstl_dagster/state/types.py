@@ -9,7 +9,8 @@ differently.
 
 from __future__ import annotations
 
-from itertools import zip_longest
+from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -19,6 +20,13 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _FLOATS = (pa.float32(), pa.float64())
 _MAX_DECIMAL_PRECISION = 38
+_WIDER_KINDS = {
+    **{(each, pa.float32()): pa.float32() for each in (pa.int8(), pa.int16())},
+    **{(each, pa.float64()): pa.float64() for each in (pa.int8(), pa.int16(), pa.int32())},
+    (pa.int32(), pa.float32()): pa.float64(),
+    (pa.date32(), pa.timestamp("us")): pa.timestamp("us"),
+}
+"""Of two types the one that holds every value of both, though it is of another kind than one of them."""
 
 
 def stored_type(arrow_type: pa.DataType, column: str) -> pa.DataType:
@@ -90,18 +98,20 @@ def has_checked_values(arrow_type: pa.DataType) -> bool:
     return bool(pt.is_time64(arrow_type) or pt.is_decimal128(arrow_type))
 
 
-def same_fields(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether every struct in the one type has the fields of its counterpart, in any order.
+def has_fields_of(kind: pa.DataType, other: pa.DataType) -> bool:
+    """Whether every struct in the one type has each field of its counterpart in the other, in any order.
 
-    Arrow casts a struct by its fields' names, drops what the target lacks, and puts null where it lacks one.
+    Arrow casts a struct by its fields' names, drops what the target lacks, and puts null where it has more.
     """
-    if pt.is_struct(one) and pt.is_struct(other):
-        pairs = zip_longest(*(sorted(kind.fields, key=lambda field: field.name) for kind in (one, other)))
-        return all(a and b and a.name == b.name and same_fields(a.type, b.type) for a, b in pairs)
-    if pt.is_map(one) and pt.is_map(other):
-        return same_fields(one.key_type, other.key_type) and same_fields(one.item_type, other.item_type)
-    if _is_any_list(one) and _is_any_list(other):
-        return same_fields(one.value_type, other.value_type)
+    if pt.is_struct(kind) and pt.is_struct(other):
+        known = {field.name: field.type for field in kind.fields}
+        return all(
+            field.name in known and has_fields_of(known[field.name], field.type) for field in other.fields
+        )
+    if pt.is_map(kind) and pt.is_map(other):
+        return has_fields_of(kind.key_type, other.key_type) and has_fields_of(kind.item_type, other.item_type)
+    if _is_any_list(kind) and _is_any_list(other):
+        return has_fields_of(kind.value_type, other.value_type)
     return True
 
 
@@ -109,14 +119,19 @@ def _is_any_list(kind: pa.DataType) -> bool:
     return bool(pt.is_list(kind) or pt.is_large_list(kind))
 
 
-def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The stored type that holds every value of both exactly; `None` if there is none in their family.
+def wider_type(one: pa.DataType, other: pa.DataType, *, of_its_kind: bool = False) -> pa.DataType | None:
+    """The stored type that holds every value of both exactly; `None` if there is none.
 
-    Whole numbers widen to longer ones, float to double, decimals to more digits on either side of the
-    point. All other types must be equal. Symmetric.
+    Whole numbers widen to longer ones and to floating point that has them all, float to double, decimals to
+    more digits on either side of the point, dates to time stamps without a zone. A struct has the fields of
+    both, the first one's before the others, which are not spelled alike. All other types must be equal.
+
+    Args:
+        of_its_kind: no whole number becomes floating point, and no date a time stamp.
     """
     if one == other:
         return one
+    wider = partial(wider_type, of_its_kind=of_its_kind)
     for family in (_INTEGERS, _FLOATS):
         if one in family and other in family:
             return family[max(family.index(one), family.index(other))]
@@ -124,4 +139,28 @@ def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         scale = max(one.scale, other.scale)
         precision = max(one.precision - one.scale, other.precision - other.scale) + scale
         return pa.decimal128(precision, scale) if precision <= _MAX_DECIMAL_PRECISION else None
-    return None
+    if pt.is_struct(one) and pt.is_struct(other):
+        return _with_fields_of_both(one, other, wider)
+    if pt.is_list(one) and pt.is_list(other):
+        element = wider(one.value_type, other.value_type)
+        return None if element is None else pa.list_(pa.field("element", element))
+    if pt.is_map(one) and pt.is_map(other) and one.key_type == other.key_type:
+        value = wider(one.item_type, other.item_type)
+        return None if value is None else pa.map_(one.key_type, pa.field("value", value))
+    return None if of_its_kind else _WIDER_KINDS.get((one, other)) or _WIDER_KINDS.get((other, one))
+
+
+def _with_fields_of_both(
+    one: pa.StructType, other: pa.StructType, wider: Callable[[pa.DataType, pa.DataType], pa.DataType | None]
+) -> pa.DataType | None:
+    fields = {field.name: field for field in one.fields}
+    if len(fields) < one.num_fields:
+        return None  # of two fields of one name
+    for field in other.fields:
+        known = fields.get(field.name)
+        joined = field.type if known is None else wider(known.type, field.type)
+        if joined is None:
+            return None
+        fields[field.name] = pa.field(field.name, joined)
+    alike = {name.lower() for name in fields}
+    return pa.struct([*fields.values()]) if len(alike) == len(fields) else None

@@ -227,6 +227,28 @@ def test_columns_are_added_left_out_and_widened(job: Job) -> None:
     assert report.max_parallelism == 8
 
 
+def test_columns_widen_to_other_kinds_and_get_nested_fields(job: Job) -> None:
+    """INT to DOUBLE, DATE to TIMESTAMP_NTZ, fields of structs in arrays: older rows are cast, or null."""
+    spark = job.spark
+    made = "SELECT 1L AS id, 2 AS n, DATE'2001-01-05' AS at, array(named_struct('a', 1)) AS s"
+    job.write_state(spark.sql(made), keys=["id"])
+    newer = "SELECT 2L AS id, 0.5D AS n, TIMESTAMP_NTZ'2001-01-05 06:00:00' AS at, "
+    job.write_state(spark.sql(newer + "array(named_struct('a', 2L, 'b', 'x')) AS s"), keys=["id"])
+    job.write_state(spark.sql(made.replace("1L AS id", "3L AS id")), keys=["id"])
+    state = job.read_state()
+    assert state.schema.simpleString() == (
+        "struct<id:bigint,n:double,at:timestamp_ntz,s:array<struct<a:bigint,b:string>>>"
+    )
+    shown = state.selectExpr("id", "n", "CAST(at AS STRING)", "to_json(s)")
+    old = (2.0, "2001-01-05 00:00:00", '[{"a":1}]')
+    assert rows_of(shown) == {
+        (1, *old),
+        (2, 0.5, "2001-01-05 06:00:00", '[{"a":2,"b":"x"}]'),
+        (3, *old),
+    }
+    assert job.read_state(at=1).dtypes[1:3] == [("n", "int"), ("at", "date")]
+
+
 def test_an_expected_schema_adds_and_widens_what_is_read(job: Job) -> None:
     """An expected column that the state lacks is null; no column of the state is left out."""
     job.write_state(job.spark.sql("SELECT 1 AS id, 10 AS value, 'x' AS note"), keys=["id"])

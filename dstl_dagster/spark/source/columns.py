@@ -17,7 +17,7 @@ from pyspark.sql import types as st
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.spark.types import arrow_schema, spark_schema
-from dstl_dagster.state import StateSchema, spelled, wider_type
+from dstl_dagster.state import StateSchema, has_fields_of, spelled, wider_type
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ReadColumns:
                     f"{', '.join(state.columns.names)}: leave it out, and add it to the DataFrame"
                 )
             stored = state.columns.field(name).type
-            if wider_type(stored, field.type) != field.type:
+            if wider_type(stored, field.type) != field.type or not has_fields_of(stored, field.type):
                 raise _refusal(
                     f"column {name!r} of the {what} is {_sql(stored)}, and the schema asks for "
                     f"{_sql(field.type)}, which does not hold each of its values: read it as it is, and cast "

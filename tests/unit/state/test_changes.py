@@ -260,6 +260,26 @@ def test_added_and_missing_columns_are_null() -> None:
         (pa.decimal128(10, 2), pa.decimal128(8, 4), pa.decimal128(12, 4)),
         (pa.large_string(), pa.string(), pa.string()),
         (pa.timestamp("ns", "America/New_York"), pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC")),
+        (pa.int32(), pa.float64(), pa.float64()),
+        (pa.int16(), pa.float32(), pa.float32()),
+        (pa.int32(), pa.float32(), pa.float64()),
+        (pa.date32(), pa.timestamp("us"), pa.timestamp("us")),
+        *[
+            (nested(one), nested(other), nested(wider))
+            for nested in (
+                lambda kind: pa.struct({"a": kind}),
+                lambda kind: pa.list_(pa.field("element", kind)),
+                lambda kind: pa.map_(pa.string(), kind),
+            )
+            for one, other, wider in (
+                (pa.int32(), pa.int64(), pa.int64()),
+                (
+                    pa.struct({"x": pa.int32()}),
+                    pa.struct({"x": pa.float64(), "y": pa.string()}),
+                    pa.struct({"x": pa.float64(), "y": pa.string()}),
+                ),
+            )
+        ],
     ],
 )
 def test_values_widen_and_never_narrow(one: pa.DataType, other: pa.DataType, wider: pa.DataType) -> None:
@@ -271,20 +291,53 @@ def test_values_widen_and_never_narrow(one: pa.DataType, other: pa.DataType, wid
         )
 
 
-def test_widened_rows_are_read_in_the_wider_type() -> None:
+@pytest.mark.parametrize(
+    ("one", "other", "values"),
+    [
+        (pa.int32(), pa.int64(), (1, 2**40, 1)),
+        (pa.int32(), pa.float64(), (2**31 - 1, 0.5, 2.0**31 - 1)),
+        (
+            pa.date32(),
+            pa.timestamp("us"),
+            (
+                datetime.date(9999, 12, 31),
+                datetime.datetime(1, 1, 1, 2),
+                datetime.datetime(9999, 12, 31),
+            ),
+        ),
+        (
+            pa.list_(pa.struct({"x": pa.int32()})),
+            pa.list_(pa.struct({"y": pa.string(), "x": pa.int64()})),
+            ([{"x": 1}, None], [{"x": 2, "y": "z"}], [{"x": 1, "y": None}, None]),
+        ),
+        (
+            pa.map_(pa.string(), pa.struct({"x": pa.int32()})),
+            pa.map_(pa.string(), pa.struct({"x": pa.int32(), "y": pa.string()})),
+            ([("k", {"x": 1})], [("k", {"x": 2, "y": "z"})], [("k", {"x": 1, "y": None})]),
+        ),
+    ],
+)
+def test_widened_rows_are_read_in_the_wider_type(
+    one: pa.DataType, other: pa.DataType, values: tuple[Any, Any, Any]
+) -> None:
     """Rows from before the widening come back as the new type, between rows from after it."""
-    older = StateSchema.of(pa.schema({"id": pa.int64(), "v": pa.int32()}), ["id"], 8)
-    newer = StateSchema.of(pa.schema({"id": pa.int64(), "v": pa.int64()}), ["id"], 8)
+    before, after, before_wider = values
+    older = StateSchema.of(pa.schema({"id": pa.int64(), "v": one}), ["id"], 8)
+    newer = StateSchema.of(pa.schema({"id": pa.int64(), "v": other}), ["id"], 8)
+
+    def rows(ids: list[int], value: Any, kind: pa.DataType) -> pa.Table:
+        return pa.table({"id": ids, "v": pa.array([value] * len(ids), kind)})
+
     logs = log_of(
-        (older, encode_changes(older, pa.table({"id": [1, 2], "v": [1, 2]}), np.array([0, 0]))),
-        (newer, encode_changes(newer, pa.table({"id": [2], "v": [2**40]}), np.array([0]))),
-        (older, encode_changes(older, pa.table({"id": [3], "v": [3]}), np.array([0]))),
+        (older, encode_changes(older, rows([1, 2], before, one), np.array([0, 0]))),
+        (newer, encode_changes(newer, rows([2], after, other), np.array([0]))),
+        (older, encode_changes(older, rows([3], before, one), np.array([0]))),
     )
-    assert folded(older.evolved_to(newer), logs) == [
-        {"id": 1, "v": 1},
-        {"id": 2, "v": 2**40},
-        {"id": 3, "v": 3},
-    ]
+    found = {row["id"]: row["v"] for row in folded(older.evolved_to(newer), logs)}
+    assert (found[1], found[2], found[3]) == (before_wider, after, before_wider)
+    widened = older.evolved_to(newer)
+    logs = log_of((widened, encode_changes(widened, rows([1], before, one), np.array([0]))))
+    assert folded(widened, logs) == [{"id": 1, "v": before_wider}]
 
 
 @pytest.mark.parametrize(
@@ -293,6 +346,15 @@ def test_widened_rows_are_read_in_the_wider_type() -> None:
         ({"id": pa.int32()}, {"id": pa.int64()}, "key column 'id' is int32 and cannot become int64"),
         ({"id": pa.int32(), "v": pa.int64()}, {"id": pa.int32(), "v": pa.string()}, "column 'v' is int64"),
         ({"id": pa.int32(), "v": pa.int64()}, {"id": pa.int32(), "v": pa.float64()}, "column 'v' is int64"),
+        *[
+            ({"id": pa.int32(), "v": one}, {"id": pa.int32(), "v": other}, "column 'v' is .* cannot become")
+            for one, other in (
+                (pa.int32(), pa.decimal128(20, 2)),
+                (pa.date32(), pa.timestamp("us", "UTC")),
+                (pa.struct({"a": pa.int32()}), pa.struct({"A": pa.int32(), "b": pa.int32()})),
+                (pa.map_(pa.int32(), pa.int32()), pa.map_(pa.int64(), pa.int32())),
+            )
+        ],
         *[
             (
                 {"id": pa.int32(), "v": nested(pa.int32())},
@@ -304,7 +366,7 @@ def test_widened_rows_are_read_in_the_wider_type() -> None:
                 pa.list_,
                 lambda kind: pa.map_(pa.string(), kind),
             )
-            for other in (nested(pa.int64()), pa.string(), pa.struct({"a": pa.int32(), "b": pa.int32()}))
+            for other in (nested(pa.string()), pa.string(), nested(pa.struct({"a": pa.int32()})))
         ],
         (
             {"id": pa.int32(), "v": pa.decimal128(38, 0)},

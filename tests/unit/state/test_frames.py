@@ -19,7 +19,16 @@ from dstl_dagster.state import StateSchema, as_table, fitted_rows, pieces, schem
 
 WHAT = "state of operator 'op'"
 KNOWN = StateSchema.of(
-    pa.schema({"k": pa.string(), "v": pa.int64(), "t": pa.timestamp("us"), "d": pa.decimal128(5, 2)}), ["k"]
+    pa.schema(
+        {
+            "k": pa.string(),
+            "v": pa.int64(),
+            "t": pa.timestamp("us"),
+            "d": pa.decimal128(5, 2),
+            "f": pa.float32(),
+        }
+    ),
+    ["k"],
 )
 
 
@@ -69,6 +78,7 @@ def test_what_is_no_rows_is_named(rows: Any, reason: str) -> None:
         ({"d": [1.0, 0.5]}, "column 'd' is decimal128(5, 2), which cannot hold 0.5 (double) of row 1"),
         ({"t": pa.array([1000, 1], pa.timestamp("ns"))}, "(timestamp[ns]) of row 1"),
         ({"t": pa.array([0], pa.timestamp("us", "UTC"))}, "(timestamp[us, tz=UTC]) of row 0"),
+        ({"f": [None, 2**24 + 1]}, "column 'f' is float, which cannot hold 16777217 (int64) of row 1"),
         ({"n": [None]}, "column 'n' is new and has no value but null, so its type is unknown: give it one"),
         ({"n": [[], [None]]}, "column 'n' is new and has no value but null"),
         ({"n": pa.array([1], pa.uint64())}, "column 'n' has type uint64, which keyed state cannot store"),
