@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import random
+import sqlite3
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import alembic.util
 import dagster as dg
 import pytest
+from dagster._core.storage.event_log import in_memory as event_log
+from dagster._core.storage.runs import in_memory as runs
+from sqlalchemy.engine import Connection
 
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_sensor, build_maintenance
 from dstl_dagster.checkpoint import CheckpointCoordinator
@@ -33,6 +37,7 @@ class Days:
         body: runs inside the batch of every day from now on.
         options: of the coordinator.
         files: files that a day writes.
+        separate_steps: whether each of the steps 4 to 7 is an op.
     """
 
     code: ModuleType
@@ -41,6 +46,7 @@ class Days:
     body: Any
     options: dict[str, str] = field(default_factory=dict)
     files: int = 1
+    separate_steps: bool = False
 
     @property
     def store(self) -> ObjectStore:
@@ -54,8 +60,9 @@ class Days:
 
     def run(self, day: str, *, tags: Mapping[str, str] | None = None) -> dg.ExecuteInProcessResult:
         """One day, in this process."""
+        state = self.code.build_state(self.body, files=self.files, separate_steps=self.separate_steps)
         return dg.materialize(
-            [self.code.build_state(self.body, files=self.files)],
+            [state],
             partition_key=day,
             instance=self.instance,
             resources={"changelog": self.resource()},
@@ -218,6 +225,28 @@ def migrations_are_loaded_once() -> Iterator[None]:
             lambda where, name: (load if name == "env.py" else once)(where, name),
         )
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def tables_are_copied(migrations_are_loaded_once: None) -> Iterator[None]:
+    """Of instances in memory: making and stamping them takes half as long as a run."""
+    with dg.DagsterInstance.ephemeral() as first, pytest.MonkeyPatch.context() as patched:
+        for module, metadata, made in (
+            (event_log, "SqlEventLogStorageMetadata", first.event_log_storage),
+            (runs, "RunStorageSqlMetadata", first.run_storage),
+        ):
+            template = sqlite3.connect(":memory:")
+            _database(made._held_conn).backup(template)
+            copied = SimpleNamespace(create_all=lambda new, t=template: t.backup(_database(new)))
+            patched.setattr(module, metadata, copied)
+            patched.setattr(module, "stamp_alembic_rev", lambda *_: None)
+        yield
+
+
+def _database(connection: Connection) -> sqlite3.Connection:
+    found = connection.connection.dbapi_connection
+    assert isinstance(found, sqlite3.Connection)
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 Each day appends one change of state and writes one file of two components. `body` runs inside the batch
 before that: a test puts a failure there. The plain job fails as long as there is no file where the variable
 `DSTL_DAYS_FAIL_ONCE` says, and makes one. With `DSTL_DAYS_FOLLOW` the sensor is on from the beginning, and so
-is one that asks for the job `mail` for each day; with `DSTL_DAYS_STEPS_TOGETHER` steps 4 to 7 are one op.
+is one that asks for the job `mail` for each day.
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
@@ -42,7 +42,6 @@ AT_ONCE = dg.RetryPolicy(max_retries=2, delay=0)
 URI = "DSTL_DAYS_URI"
 FAIL_ONCE = "DSTL_DAYS_FAIL_ONCE"
 FOLLOW = "DSTL_DAYS_FOLLOW"
-TOGETHER = "DSTL_DAYS_STEPS_TOGETHER"
 
 Body = Callable[[dg.OpExecutionContext, Any], None]
 
@@ -137,15 +136,17 @@ def by_region(context: dg.OpExecutionContext, changelog: ChangelogStorageResourc
     return batch.reference
 
 
-def build_state(body: Body = _nothing, *, files: int = 1) -> dg.AssetsDefinition:
-    """The state as an asset of five steps that are retried at once."""
+def build_state(
+    body: Body = _nothing, *, files: int = 1, separate_steps: bool = False
+) -> dg.AssetsDefinition:
+    """The state as an asset of two steps, or of five, that are retried at once."""
     return build_state_asset(
         JOB,
         build_update(body, files=files),
         partitions_def=DAYS,
         retry_policy=AT_ONCE,
         kinds={"python"},
-        separate_steps=not os.environ.get(TOGETHER),
+        separate_steps=separate_steps,
     )
 
 

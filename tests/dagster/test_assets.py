@@ -271,7 +271,7 @@ def test_events_tell_dagster_what_it_shows_by_itself(days: Days) -> None:
 
 def test_a_jobs_steps_share_a_pool(days: Days) -> None:
     """A limit on it makes the job's runs wait for each other."""
-    state = days.code.build_state()
+    state = days.code.build_state(separate_steps=True)
     graph = state.node_def
     assert isinstance(graph, dg.GraphDefinition)
     pools = {name: graph.node_named(name).definition.pool for name in ("persist", "confirm", "cleanup")}

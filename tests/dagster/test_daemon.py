@@ -78,7 +78,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with dg.DagsterInstance.get():
         pass
     monkeypatch.setenv("DSTL_DAYS_URI", (tmp_path / "store").as_uri())
-    monkeypatch.setenv("DSTL_DAYS_STEPS_TOGETHER", "1")
     return folder
 
 

@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.dagster
 
 
+@pytest.fixture
+def days(days: Days) -> Days:
+    """With a step for each of 4 to 7: a failure, and what is tried again, are shown at one of them."""
+    days.separate_steps = True
+    return days
+
+
 class Once:
     """One fault, at the first request that a condition picks."""
 
