@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt
+from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError, UnavailableError
 from dstl_dagster.keyed import StateAt, changes_to_json
 from dstl_dagster.settings import JobOptions
@@ -46,6 +47,7 @@ _numbers = itertools.count(1)
 def job(strict_gcs: GCSServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The options that name a job on an empty bucket."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", strict_gcs.url)
+    monkeypatch.setattr(SystemClock, "sleep_seconds", lambda *_: None)  # between two tries
     bucket = f"sink-options-{next(_numbers)}"
     strict_gcs.create_bucket(bucket)
     yield {"store": f"gs://{bucket}", "job": "job"}
