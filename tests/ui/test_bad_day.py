@@ -135,7 +135,8 @@ def test_the_page_agrees_with_the_command_all_day_long(bad: ShownDay) -> None:
     bad.instance_says("failed", bad.day_on_a_host_that_dies(2, "report_checkpoint"))
     assert bad.day(3).success
     bad.answers_agree("a kill after step 5, and the next day, without the sensor")
-    bad.agrees("a kill after step 5, and the next day")
+    bad.follow()
+    bad.answers_agree("a kill after step 5, and the next day")
 
     bad.instance_says("canceled", bad.day_on_a_host_that_dies(4, "report_checkpoint"))
     bad.follow()
@@ -164,7 +165,8 @@ def test_the_page_agrees_with_the_command_all_day_long(bad: ShownDay) -> None:
     bad.sensor.tick()
     assert "waiting for" in (bad.sensor.tick() or "")
     bad.clock.later = timedelta(hours=2)
-    bad.agrees("a host that died, which nobody told Dagster")
+    bad.follow()
+    bad.answers_agree("a host that died, which nobody told Dagster")
 
     bad.command("restore", "6", "--yes")
     bad.follow()
