@@ -32,6 +32,7 @@ from dstl_dagster.state.pieces import (
 )
 from dstl_dagster.state.rules import (
     Rule as Rule,
+    columns_of_new as columns_of_new,
     declared_columns as declared_columns,
     evaluated_rules as evaluated_rules,
     refuse_unfinished as refuse_unfinished,

@@ -182,6 +182,36 @@ def test_an_upstream_asset_is_a_parameter(store: MemoryStore, tmp_path: Path) ->
     assert store.rows("lagging", job="lagging")[0]["found"] == "[1]"
 
 
+@pytest.mark.parametrize("form", ["arrow", "pandas", "lazy polars"])
+def test_columns_lead_to_those_that_a_rule_names(form: str, store: MemoryStore) -> None:
+    """By name, where one asset above has it; `old` and a name of two assets say nothing."""
+
+    @dg.asset
+    def orders() -> Any:
+        return FRAMES[form](pa.table({"customer": ["ada"], "amount": [1.0], "note": ["a"]}))
+
+    @dg.asset
+    def notes() -> Any:
+        return FRAMES[form](pa.table({"note": ["b"], "old": [1]}))
+
+    @dstl.checkpointed_asset(
+        "lineage",
+        keys=["customer"],
+        schema="customer STRING, total DOUBLE, note STRING",
+        update={"total": "coalesce(old.total, 0) + NEW.amount", "note": "new.note"},
+    )
+    def totals(orders: Any, notes: Any) -> Any:
+        return orders
+
+    kept = {"io_manager": dg.mem_io_manager}
+    assert store.run(orders, notes, totals, resources=kept).success
+    lineage = store.event(totals.key).metadata["dagster/column_lineage"].value
+    assert lineage.deps_by_column == {  # type: ignore[union-attr] # that of its kind
+        column: [dg.TableColumnDep(asset_key=orders.key, column_name=name)]
+        for column, name in (("customer", "customer"), ("total", "amount"))
+    }
+
+
 def test_its_event_has_the_users_metadata_beside_ours(store: MemoryStore) -> None:
     """Of `add_output_metadata` and of a returned result; each event names its checkpoint."""
 

@@ -38,6 +38,7 @@ from dstl_dagster.orchestration.partition_order import previous_partition
 from dstl_dagster.orchestration.report.events import output_of_state
 from dstl_dagster.orchestration.tags import OPERATOR, TAG_JOB, TAG_STEP
 from dstl_dagster.settings import parse_names
+from dstl_dagster.state import columns_of_new
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -228,7 +229,11 @@ class _Runs:
             made = output_of_state(resource.coordinator(assets.job), attempt)
             yield made._replace(
                 asset_key=key,
-                metadata={**(made.metadata or {}), **result.metadata},
+                metadata={
+                    **(made.metadata or {}),
+                    **_column_lineage(op_context, given, self.rule),
+                    **result.metadata,
+                },
                 tags={**(made.tags or {}), **result.tags},
                 check_results=list(result.checks),
             )
@@ -288,6 +293,40 @@ class _Result:
         if isinstance(rows, dg.Output):
             return cls(rows.value, rows.metadata or {}, rows.tags or {}, checks)
         return cls(rows, checks=checks)
+
+
+def _column_lineage(
+    context: dg.OpExecutionContext, given: Mapping[str, Any], rule: MergeRule | None
+) -> dict[str, dg.TableColumnLineage]:
+    """Of which columns of the assets that are parameters an update rule makes each column, by their names. A
+    name that none of them has, or several, says nothing.
+    """
+    if rule is None or rule.update is None:
+        return {}
+    above: dict[str, set[dg.AssetKey]] = {}
+    for name in set(given) & set(context.op_def.ins):
+        for column in _columns_of(given[name]):
+            above.setdefault(column, set()).add(context.asset_key_for_input(name))
+    made_of = {column: columns_of_new(text) for column, text in rule.update.items() if isinstance(text, str)}
+    made_of |= {key: {key} for key in rule.keys}
+    deps = {
+        column: [
+            dg.TableColumnDep(asset_key=key, column_name=name)
+            for name in sorted(names)
+            for key in above.get(name, ())
+            if len(above[name]) == 1 and key != context.asset_key
+        ]
+        for column, names in made_of.items()
+    }
+    known = {column: found for column, found in deps.items() if found}
+    return {"dagster/column_lineage": dg.TableColumnLineage(known)} if known else {}
+
+
+def _columns_of(frame: Any) -> set[str]:
+    if hasattr(frame, "collect_schema"):  # Polars, also where it is lazy
+        return set(frame.collect_schema().names())
+    names = getattr(frame, "column_names", None)  # Arrow's `columns` are those themselves
+    return {str(name) for name in (getattr(frame, "columns", ()) if names is None else names)}
 
 
 _NO_VALUE: Final[Any] = dg.MaterializeResult().value

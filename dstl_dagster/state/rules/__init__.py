@@ -13,7 +13,14 @@ not own which rows are merged (`keyed.changed_rows`), or rules that Spark itself
 from __future__ import annotations
 
 from dstl_dagster.state.rules.evaluate import Rule, evaluated_rules, require_rules
-from dstl_dagster.state.rules.translate import refuse_unfinished
+from dstl_dagster.state.rules.translate import columns_of_new, refuse_unfinished
 from dstl_dagster.state.rules.types import declared_columns
 
-__all__ = ["Rule", "declared_columns", "evaluated_rules", "refuse_unfinished", "require_rules"]
+__all__ = [
+    "Rule",
+    "columns_of_new",
+    "declared_columns",
+    "evaluated_rules",
+    "refuse_unfinished",
+    "require_rules",
+]

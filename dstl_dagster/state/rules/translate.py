@@ -297,6 +297,15 @@ def refuse_unfinished(text: str, columns: Sequence[str], where: str) -> None:
                 raise InvalidInputError(f"{where}: the state has no column {column!r}: {', '.join(columns)}")
 
 
+def columns_of_new(text: str) -> set[str]:
+    """The columns of `new` that an expression names; none of SQL beyond that of rules."""
+    try:
+        names = [node for node in nodes_of(Parser(text).whole()) if isinstance(node, Name)]
+    except RefusedError:
+        return set()
+    return {name.parts[1] for name in names if len(name.parts) > 1 and name.parts[0].lower() == "new"}
+
+
 def _same_kind(values: Sequence[Typed]) -> list[Typed]:
     kind = common_type(each.kind for each in values)
     return [as_type(each, kind) for each in values]
