@@ -12,7 +12,7 @@ from dagster import AssetKey, AssetsDefinition, DynamicPartitionsDefinition
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import validated_job
-from dstl_dagster.orchestration.tags import OPERATOR, TAG_ASSET, TAG_JOB
+from dstl_dagster.orchestration.tags import OPERATOR, SAMPLE, TAG_ASSET, TAG_JOB
 from dstl_dagster.settings import parse_names
 
 
@@ -69,6 +69,8 @@ class JobAssets:
             the name of its function.
         files, checkpoints: that of its output files and its checkpoints.
         operators: those whose state is an asset of its own, `<job>/<state>/<operator>`.
+        sample: how many of the rows that a checkpoint changed the page of each of these shows, old and new.
+            They are read for it, and stand in Dagster's event log.
         found, states: the keys under which some definitions have them, and all assets that write its state.
     """
 
@@ -77,6 +79,7 @@ class JobAssets:
     files: str = "files"
     checkpoints: str = "checkpoints"
     operators: tuple[str, ...] = ()
+    sample: int = 0
     found: Mapping[str, AssetKey] = field(default_factory=dict, init=False, repr=False, compare=False)
     states: tuple[AssetKey, ...] = field(default=(), init=False, repr=False, compare=False)
 
@@ -105,7 +108,7 @@ class JobAssets:
 
     def found_in(self, nodes: Iterable[ShownAsset]) -> JobAssets:
         """The same with the keys and operators of these assets, where the job's are among them."""
-        found, states, operators = dict(self.found), [], list(self.operators)
+        found, states, operators, sample = dict(self.found), [], list(self.operators), self.sample
         for node in nodes:
             role = node.tags.get(TAG_ASSET)
             if role is None or node.tags.get(TAG_JOB) != self.job:
@@ -114,12 +117,13 @@ class JobAssets:
                 states.append(node.key)
                 continue
             operator = node.metadata.get(OPERATOR)
+            sample = max(sample, node.metadata.get(SAMPLE, 0))
             found[_place(role, operator)] = node.key
             if operator is not None and operator not in operators:
                 operators.append(operator)
         if states and found.get(AssetRole.STATE) not in states:
             found[AssetRole.STATE] = states[0]
-        named = replace(self, operators=tuple(operators))
+        named = replace(self, operators=tuple(operators), sample=sample)
         return named._with(found, tuple(states) or self.states)
 
     def of_state(self, key: AssetKey) -> JobAssets:

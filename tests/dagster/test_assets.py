@@ -160,7 +160,7 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
         "5": [
             reporter.checkpoint(checkpoint),
             reporter.state(assets.state_key, checkpoint, "2024-01-02"),
-            reporter.operator(checkpoint, "totals"),
+            reporter.operator(checkpoint, "totals", {}),
         ],
         "6": [reporter.files(checkpoint, "2024-01-02")],
     }

@@ -45,7 +45,7 @@ MADE = "no field: the component makes it and hands it on"
 JOB = {"name": OWN_NAME, "changelog": OWN_STORE, "retry_policy": "retry_policy"}
 SCHEDULE = {"cron_schedule": "schedules"}
 FIELDS: dict[Any, dict[str, str]] = {
-    dstl.JobAssets: {name: name for name in ("job", "state", "files", "checkpoints", "operators")},
+    dstl.JobAssets: {name: name for name in ("job", "state", "files", "checkpoints", "operators", "sample")},
     dstl.ChangelogStorageResource: {
         "uri": "store",
         "options": "options",

@@ -26,7 +26,7 @@ from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import AssetRole, JobAssets
 from dstl_dagster.orchestration.partition_order import previous_partition
-from dstl_dagster.orchestration.tags import OPERATOR, TAG_ASSET, TAG_JOB
+from dstl_dagster.orchestration.tags import OPERATOR, SAMPLE, TAG_ASSET, TAG_JOB
 from dstl_dagster.settings import parse_names
 
 _AFTER = "after"
@@ -104,7 +104,7 @@ def checkpoint_asset_specs(
             AssetRole.OPERATOR,
             "table",
             f"The state of operator {operator}: its rows by key.",
-            metadata={OPERATOR: operator},
+            metadata={OPERATOR: operator, **({SAMPLE: assets.sample} if assets.sample else {})},
         )
         for operator in assets.operators
     ]

@@ -13,7 +13,7 @@ import dagster as dg
 from dstl_dagster.format import counted
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report.links import NEW_LINE, checkpoint_link, launchpad_link
-from dstl_dagster.timeline import CheckpointEntry, TimelineView
+from dstl_dagster.timeline import CheckpointEntry, Completed, TimelineView
 
 _ROOM = 999 - 64
 """Characters of Markdown that Dagster shows in place, less those of what is left out, and as of when."""
@@ -67,7 +67,7 @@ def _line(assets: JobAssets, view: TimelineView, entry: CheckpointEntry, *, is_l
     completed = entry.completed
     blocked = 0 if entry.committed is None else len(entry.committed.blocked)
     notes = [
-        _batch(entry),
+        batch_name(entry.completed),
         counted(len(completed.files), "file") if completed.files else "",
         "resumes here" if number == view.last_completed_id else "",
         f"{counted(blocked, 'file')} blocked" if blocked else "",
@@ -88,7 +88,7 @@ def _restorable(assets: JobAssets, view: TimelineView, restore_job: str) -> str:
         if number != view.last_completed_id:
             confirm = f"ops:+{{restore:+{{config:+{{confirm:+{view.last_completed_id}->{number}}}}}}}"
             name = launchpad_link(name, restore_job, name, confirm)
-        lines.append(" ".join(filter(None, [name, _batch(entry), savepoints_of(view, number)])))
+        lines.append(" ".join(filter(None, [name, batch_name(entry.completed), savepoints_of(view, number)])))
     return _fitting(lines)
 
 
@@ -98,7 +98,7 @@ def savepoints_of(view: TimelineView, checkpoint_id: int) -> str:
     return f"savepoint {', '.join(names)}" if names else ""
 
 
-def _batch(entry: CheckpointEntry) -> str:
-    key = entry.completed.idempotency_key or ""
-    # A run without partitions names its batch after itself, which says nothing to people.
+def batch_name(completed: Completed) -> str:
+    """Empty for that of a run without partitions: it is named after the run, which says nothing to people."""
+    key = completed.idempotency_key or ""
     return "" if key.startswith("run:") else key

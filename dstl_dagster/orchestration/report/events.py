@@ -24,7 +24,7 @@ from dstl_dagster.keyed import OperatorEntry
 from dstl_dagster.orchestration.definitions import maintenance_job
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partition_order import next_partition
-from dstl_dagster.orchestration.report.chain import chain_metadata, savepoints_of
+from dstl_dagster.orchestration.report.chain import batch_name, chain_metadata, savepoints_of
 from dstl_dagster.orchestration.report.details import (
     checkpoint_details,
     operator_details,
@@ -150,13 +150,16 @@ class Reporter:
         about = f"checkpoint {number} of {assets.job}, subsumed since"
         return self._made(assets.checkpoints_key, assets.partition_key(number), completed, about, metadata)
 
-    def operator(self, checkpoint: Checkpoint, operator: str) -> dg.AssetMaterialization:
+    def operator(
+        self, checkpoint: Checkpoint, operator: str, sample: Mapping[str, dg.MetadataValue]
+    ) -> dg.AssetMaterialization:
         """The event of the changes that a checkpoint made to the state of one operator."""
         entry, completed = checkpoint.manifest.operators[operator], checkpoint.entry.completed
         report = entry.report
         base_path = JobNames(self.assets.job).changelog_base_path(checkpoint.attempt)
         metadata: dict[str, Any] = {
             "checkpoint": self._about(completed),
+            **sample,
             "keys": ", ".join(report.key_columns),
             "key groups": str(report.max_parallelism),
             "upserts": report.upserts,
@@ -286,8 +289,7 @@ class Reporter:
         if parent:
             on = completed.parent
             said.append("the first" if on is None else f"on {checkpoint_link(self.assets, on)}")
-        batch = completed.idempotency_key
-        if batch is not None:
+        if batch := batch_name(completed):
             correct = maintenance_job(self.repository, self.assets.job, "correct")
             said.append(f"of {batch if correct is None else launchpad_link(batch, correct, batch)}")
         said.append(f"by {owner_link(completed.owner)}")

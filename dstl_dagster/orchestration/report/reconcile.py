@@ -32,6 +32,7 @@ from dstl_dagster.orchestration.report.events import Event, Reporter
 from dstl_dagster.orchestration.report.failed_partitions import Mark
 from dstl_dagster.orchestration.report.links import how_to_resolve
 from dstl_dagster.orchestration.report.page import Page
+from dstl_dagster.orchestration.report.sample import sample_metadata
 from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_RESTORED, TAG_VERSION
 from dstl_dagster.timeline import (
     CheckpointEntry,
@@ -294,7 +295,16 @@ class Reconcile:
 
     def _operators(self, checkpoint: Checkpoint) -> list[Event]:
         made = partial(self.reporter.operator, checkpoint)
-        return [made(each) for each in self.page.assets.operators if each in checkpoint.manifest.operators]
+        named = [each for each in self.page.assets.operators if each in checkpoint.manifest.operators]
+        return [made(each, self._sample(checkpoint, each)) for each in named]
+
+    def _sample(self, checkpoint: Checkpoint, operator: str) -> Mapping[str, dg.MetadataValue]:
+        """Nothing where none is asked for, or the checkpoint before is too old."""
+        count, on = self.page.assets.sample, checkpoint.parent
+        parent = None if on is None else self.completed(on)
+        if not count or (on is not None and parent is None):
+            return {}
+        return sample_metadata(self.coordinator.store, checkpoint, parent, operator, count)
 
     def _has_page(self, checkpoint_id: int | None) -> bool:
         """Only what can be restored has one: a backlog of thousands costs no more than what is retained."""

@@ -120,6 +120,10 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         description="Operators whose state is an asset of its own.",
         examples=[["totals"]],
     )
+    sample: Option = Field(
+        default=0,
+        description="How many of the rows that a checkpoint changed the page of each operator shows.",
+    )
     deps: Sequence[str] = Field(
         default=(),
         description="Keys of the assets that the job reads, with slashes.",
@@ -273,7 +277,8 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
 
     def _defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         with argument("job"):
-            assets = JobAssets(self.job, self.state, self.files, self.checkpoints, tuple(self.operators))
+            names = (self.job, self.state, self.files, self.checkpoints, tuple(self.operators))
+            assets = JobAssets(*names, sample=number_of("sample", self.sample))
         # Bound to each definition, so that several components can use different stores.
         changelog = ChangelogStorageResource(
             uri=self.store,
