@@ -16,6 +16,7 @@ import tempfile
 import warnings
 from importlib.metadata import version
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 import xdist
@@ -33,12 +34,12 @@ _PROCESSES = 4
 start a JVM or Dagster's daemons beside themselves, which want cores."""
 
 _LONGEST_FIRST = ("spark", "process", "gcs", "ui", "dagster", "simulation", "docs", "property", "contract")
-"""Folders by the longest of their tests; a group of tests is one, and Spark's is the longest of all. The last
-tests are short, so that no process waits for the other."""
+"""Folders by the longest of their tests; a group of tests is one, and Spark's two are the longest of all. The
+last tests are short, so that no process waits for the other."""
 
 _COSTLY_FIXTURES = ("spark", "site", "baseline", "wheel")
 """A JVM, Dagster's webserver with its daemon, the demo run without a kill, a built wheel: all tests that use
-one of them go to one process."""
+one of them go to one process, and those of Spark to two, by their files: one would be busy to the end."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,7 +74,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for name in _COSTLY_FIXTURES:
             if name in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group(name))
+                half = f"{crc32(item.path.name.encode()) % 2}" if name == "spark" else ""
+                item.add_marker(pytest.mark.xdist_group(name + half))
     items.sort(key=lambda item: folders.get(item.path.relative_to(tests).parts[0], len(folders)))
 
 
