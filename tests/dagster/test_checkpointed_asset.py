@@ -4,7 +4,6 @@
 
 import inspect
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,6 +15,8 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
+from dagster._cli import create_dagster_cli as dagster_command
 
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
@@ -333,6 +334,7 @@ defs = dg.Definitions(
     assets=[*dg.load_assets_from_modules([shop], key_prefix="eu"), *dg.map_asset_specs(in_eu, specs)],
     asset_checks=dg.load_asset_checks_from_modules([shop], asset_key_prefix="eu"),
     resources={"changelog": dstl.ChangelogStorageResource(uri=dg.EnvVar("DSTL_MOVED"))},
+    executor=dg.in_process_executor,
 )
 """
 
@@ -346,11 +348,9 @@ def test_a_module_is_loaded_with_a_prefix_and_its_events_move_along(
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("DAGSTER_HOME", str(home))
-    command = ["dagster", "asset", "materialize", "-f", "moved.py", "--select", 'key:"eu/moved/rows"']
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = ["asset", "materialize", "-f", str(tmp_path / "moved.py"), "--select", 'key:"eu/moved/rows"']
+    done = CliRunner().invoke(dagster_command(), command)
+    assert done.exit_code == 0, done.output[-3000:]
     with dg.DagsterInstance.from_config(str(home)) as instance:
         last = ("rows", "checkpoints", "rows/rows")
         wanted = {dg.AssetKey(["eu", "moved", *name.split("/")]) for name in last}

@@ -70,8 +70,14 @@ attributes:
 """
 COMMANDS = """
 import json, sys
+from pathlib import Path
 from dagster_dg_cli.cli import cli
-for command in json.loads(sys.argv[1]):
+commands, (file, more) = json.loads(sys.argv[1])
+for command in commands:
+    if command[0] == "check" and more:
+        with Path(file).open("a") as appended:
+            appended.write(more)
+        more = ""
     print("::", *command, flush=True)
     cli.main(command, standalone_mode=False)
 """
@@ -86,13 +92,16 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def dg_commands(project: Path, *commands: list[str]) -> list[str]:
-    """What `dg` printed for each; one process, since each start of it costs seconds."""
+def dg_commands(project: Path, *commands: list[str], added: tuple[str, str] = ("", "")) -> list[str]:
+    """What `dg` printed for each; one process, since each start of it costs seconds.
+
+    `added`: a file, and what is appended to it before the first check.
+    """
     path = os.pathsep.join([str(project / "src"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
     environment.pop("DAGSTER_HOME", None)
     done = subprocess.run(
-        [sys.executable, "-c", COMMANDS, json.dumps(commands)],
+        [sys.executable, "-c", COMMANDS, json.dumps([commands, added])],
         cwd=project,
         env=environment,
         capture_output=True,
@@ -107,13 +116,11 @@ def dg_commands(project: Path, *commands: list[str]) -> list[str]:
 def test_dagsters_commands_find_scaffold_and_check_it(project: Path) -> None:
     """`dg list components`, `scaffold defs`, then two jobs in YAML through `check yaml` and `check defs`."""
     scaffold = ["scaffold", "defs", TYPE, "orders", "--job", "orders", "--store", "file:///data/orders"]
-    listed, _ = dg_commands(project, ["list", "components", "--json"], scaffold)
+    commands = (["list", "components", "--json"], scaffold, ["check", "yaml"], ["check", "defs"])
+    defs = "src/shop/defs/orders/defs.yaml"
+    listed, _, yaml, checked = dg_commands(project, *commands, added=(defs, MORE))
     assert TYPE in {each["key"] for each in json.loads(listed.partition("\n")[2])["items"]}
-    defs = project / "src/shop/defs/orders/defs.yaml"
-    assert "job: orders\n  store: file:///data/orders" in defs.read_text()
-    with defs.open("a") as more:
-        more.write(MORE)
-    yaml, checked = dg_commands(project, ["check", "yaml"], ["check", "defs"])
+    assert "job: orders\n  store: file:///data/orders" in (project / defs).read_text()
     assert "validated successfully" in yaml
     assert "All definitions loaded successfully" in checked
 
