@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,9 @@ def test_a_run_makes_one_checkpoint(days: Days) -> None:
     latest = days.coordinator().latest()
     assert latest is not None
     assert latest.positions == {"calendar": "2024-01-02T00:00:00+00:00"}
+    following = days.run("2024-01-02")
+    logged = [each for each in days.instance.all_logs(following.run_id) if each.level >= logging.WARNING]
+    assert [each.user_message for each in logged] == [], "such as Dagster's of a data version"
 
 
 def test_the_state_says_what_changed(days: Days) -> None:

@@ -6,6 +6,7 @@ Does not own what a step does (`steps`) or which errors are retried (`failures`)
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,7 @@ from dstl_dagster.orchestration.inject.repeated_run import observe_if_unchanged
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, used
 from dstl_dagster.orchestration.inject.store_check import FilesInside
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.report.events import output_of_state, state_version
+from dstl_dagster.orchestration.report.events import output_of_state
 from dstl_dagster.orchestration.report.steps import Step, clean_up, compose_commit, confirm, persist
 from dstl_dagster.orchestration.tags import TAG_STEP
 from dstl_dagster.timeline import Ending
@@ -168,8 +169,13 @@ class StepOps:
                 yield dg.Output(value)
                 return
             made = output_of_state(_begin(reference, changelog)[1], attempt, step="4-7")
-            context.set_data_version(shown.state_key, dg.DataVersion(state_version(attempt.attempt)))
-            yield dg.Output(value, metadata=made.metadata, tags=made.tags)
+            # Not `set_data_version`: of an asset that depends on itself Dagster would warn of two versions.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", dg.BetaWarning)  # of the argument `data_version`
+                output = dg.Output(
+                    value, metadata=made.metadata, tags=made.tags, data_version=made.data_version
+                )
+            yield output
 
         body = _of_reference(self.changelog, last if is_last else step)
         body.__doc__ = description  # also for `help`
