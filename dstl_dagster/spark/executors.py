@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
+import dstl_dagster
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ def require_package(spark: SparkSession) -> None:
             when, whose = "before the Spark Connect server starts", "its"
         raise InvalidInputError(
             f"Spark's executors {answer}: {when}, set {whose} environment variable PYSPARK_PYTHON to a "
-            f"Python {own} that every executor has, with dstl-dagster and its dependencies "
-            "(spark.pyspark.python is for spark-submit alone)",
+            f"Python {own} that every executor has, with dstl-dagster {dstl_dagster.__version__} and its "
+            "dependencies (spark.pyspark.python is for spark-submit alone)",
             ErrorKind.NOT_INSTALLED,
         )
     _asked.add(asked)
@@ -56,16 +57,20 @@ def _answer(spark: SparkSession, where: str) -> str:
     """What is wrong with the executors' Python; nothing if all is well. `where` it is, if that is known."""
     from pyspark.sql import functions as F
 
+    release = dstl_dagster.__version__
+
     def missing(_: int) -> str:  # inside of a function, so that it is sent as it is, not by its module's name
         import platform
         import sys
 
+        python = f"run Python {platform.python_version()} at {sys.executable}, which has"
         try:
+            import dstl_dagster
             from dstl_dagster.keyed import write_rows  # noqa: F401
         except ImportError as error:
-            python = f"Python {platform.python_version()} at {sys.executable}"
-            return f"run {python}, which has no module {error.name!r}"
-        return ""
+            return f"{python} no module {error.name!r}"
+        found = dstl_dagster.__version__
+        return "" if found == release else f"{python} dstl-dagster {found}, and this driver {release}"
 
     asked = F.udf(missing, "string", useArrow=False)  # Arrow may be what is missing
     try:

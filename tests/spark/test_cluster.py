@@ -10,6 +10,7 @@ the session that is there anyway.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -21,6 +22,7 @@ from weakref import WeakSet
 import pyarrow as pa
 import pytest
 
+import dstl_dagster
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.spark import executors, register
 
@@ -166,6 +168,18 @@ def test_executors_without_the_package(job: Job, other_python: Path) -> None:
     other_python.write_text(f'#!/bin/sh\nPYTHONPATH="{site_packages()}" exec "{sys.executable}" -S -P "$@"\n')
     other_python.chmod(0o755)
     assert f"at {sys.executable}, which has no module 'dstl_dagster'" in refused(job)
+
+
+def test_executors_with_another_release(
+    job: Job, other_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tasks are other code than the driver's; the sentence says both."""
+    other_python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    other_python.chmod(0o755)
+    monkeypatch.setattr(dstl_dagster, "__version__", "99.0")
+    said = refused(job)
+    assert re.search(r"which has dstl-dagster \d[\d.a-z]*, and this driver 99.0: ", said)
+    assert "with dstl-dagster 99.0 and its dependencies" in said
 
 
 def test_executors_with_another_python(job: Job, other_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
