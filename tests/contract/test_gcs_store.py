@@ -99,6 +99,7 @@ class TestGCSBelowAPrefixWithErrors(TestGCS):
         return lambda name: server.raw_read(bucket, f"some/prefix/{name}")
 
 
+@pytest.mark.soak  # in CI whole runs meet latency: tests/gcs
 class TestGCSWithLatency(TestGCS):
     """Each response takes some milliseconds more."""
 

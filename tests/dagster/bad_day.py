@@ -126,16 +126,20 @@ class Page:
         """One look of Dagster's freshness daemon."""
         list(FreshnessDaemon().run_iteration(self.process))
 
-    def _ask(self) -> list[dict[str, Any]]:
+    def answer(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """What a query or a mutation gives."""
         answer = asyncio.run(
             self._schema.execute_async(
-                QUERY,
-                context_value=self.process.create_request_context(),
-                variable_values={"keys": [{"path": path} for path in ASSETS]},
+                query, context_value=self.process.create_request_context(), variable_values=variables
             )
         ).formatted
         assert "errors" not in answer, answer["errors"]
-        nodes: list[dict[str, Any]] = answer["data"]["assetNodes"]
+        found: dict[str, Any] = answer["data"]
+        return found
+
+    def _ask(self) -> list[dict[str, Any]]:
+        keys = [{"path": path} for path in ASSETS]
+        nodes: list[dict[str, Any]] = self.answer(QUERY, {"keys": keys})["assetNodes"]
         return nodes
 
 
