@@ -48,9 +48,9 @@ class StateTtl:
         return replace(self, now_us=max((t for t in (self.now_us, *times_us) if t is not None), default=None))
 
     def hides_what(self, before: StateTtl | None) -> bool:
-        """Whether all that `before` hides stays hidden, so that it does not matter what was folded.
+        """Whether all that `before` hides stays hidden, so that it does not matter what was merged.
 
-        Otherwise the state has to be folded with `before` first: what has expired does not come back.
+        Otherwise the state has to be merged with `before` first: what has expired does not come back.
         """
         hidden, own = None if before is None else before.hides, self.hides
         return hidden is None or (own is not None and own[0] == hidden[0] and own[1] >= hidden[1])

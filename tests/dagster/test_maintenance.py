@@ -234,7 +234,7 @@ def test_a_fold_is_a_checkpoint_that_dagster_shows(days: Days) -> None:
     assert latest.positions == {"calendar": "2024-01-04T00:00:00+00:00"}
     said = days.logged(result)
     assert "checkpoint 4 holds the whole state" in said
-    assert "fold: 1 of 1 ranges of key groups" in said
+    assert "materialize: 1 of 1 ranges of key groups" in said
 
 
 def test_a_short_log_is_left_alone(days: Days) -> None:

@@ -127,7 +127,7 @@ class StateAt:
         schema: evolved over all checkpoints that the state is made of.
         handles: of all changes, in log order; empty if the state is.
         options: of the job, by which tasks open the store and read: requests, cache, local copies.
-        ttl: at that checkpoint. What it hides is no row, whether a fold has dropped it or not.
+        ttl: at that checkpoint. What it hides is no row, whether a merge has dropped it or not.
         completed_at: the checkpoint, for a reader that shows it.
         attempt: that completed the checkpoint; `None` for what no checkpoint has.
     """

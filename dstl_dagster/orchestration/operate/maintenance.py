@@ -102,7 +102,7 @@ def build_maintenance(
 
     * `cleanup`: step 7 by itself, for a job that nothing else cleans up after. With the config
       `preview: true` the run shows the checkpoints and objects that would go, and changes nothing.
-    * `materialize`: folds the changelog into a base where that is due, as a checkpoint of its own. Refused
+    * `materialize`: merges the changelog into a base where that is due, as a checkpoint of its own. Refused
       while a batch of the job is open: run it between batches.
     * `verify`: reads back everything that the last checkpoint references; fails naming each damaged object.
     * `checks`: runs the checks that `build_checkpoint_checks` made for the job, in the same definitions.
@@ -185,7 +185,7 @@ def _op(
             about = "Subsumes checkpoints of {job} beyond retention, deletes what nothing references."
             return _Op("7", _clean_up, about, CleanUpConfig)
         case "materialize":
-            about = "Folds the changelog of {job} into a base, to keep state quick to read."
+            about = "Merges the changelog of {job} into a base, to keep state quick to read."
             return _Op("1-6", materialize, about)
         case "verify":
             return _Op("verify", verify, "Reads back all that the last checkpoint of {job} references.")

@@ -169,10 +169,12 @@ def clean_up(step: Step, *, preview: bool = False) -> CleanUp:
 
 
 def materialize(step: Step) -> None:
-    """Fold the changelog into a base, for each operator for which that is due."""
-    from dstl_dagster.checkpoint import materialize as fold  # Arrow: not while definitions load
+    """Merge the changelog into a base, for each operator for which that is due."""
+    from dstl_dagster.checkpoint import materialize as merge_changelog  # Arrow: not while definitions load
 
-    checkpoint = fold(step.coordinator, progress=step.progress("fold", "ranges of key groups"))
+    checkpoint = merge_changelog(
+        step.coordinator, progress=step.progress("materialize", "ranges of key groups")
+    )
     if checkpoint is None:
         step.context.log.info(f"no operator of {step.assets.job} is due: each log is short beside its base")
         return

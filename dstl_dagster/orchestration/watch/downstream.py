@@ -60,7 +60,7 @@ def build_downstream_sensor(
         downstream: the job to run, as `@job` or `define_asset_job` made it, or its name.
         partitions_def: of `downstream`. `JobAssets.partitions`: a run is for the partition of the checkpoint,
             such as chk-00000042; one that was cleaned up in the meantime is passed over. Any other: a run is
-            for the partition of the checkpoint's batch, and a checkpoint without one, such as a fold, is
+            for the partition of the checkpoint's batch, and a checkpoint without one, such as a base, is
             passed over. None: the job has no partitions.
         run_config: the config of a run, from the checkpoint's `completed` record.
         name: of the sensor; by default the downstream job's, with `_after_<job>`.
