@@ -350,6 +350,8 @@ def test_more_rows_than_expected_are_merged_in_tasks_from_then_on(
         ({"update": {}}, "update is empty"),
         ({"update": {"k": "new.k"}}, "update names 'k'"),
         ({"update": {"l": "key_group"}}, "key_group"),
+        ({"update": {"l": "length(c0)"}}, "c0"),
+        ({"delete": "c1 = 1"}, "c1"),
         ({"delete": "refused IS NULL"}, "refused"),
         ({"delete": "uuid() = 'a'"}, "delete"),
         ({"delete": "new.nope"}, "delete"),

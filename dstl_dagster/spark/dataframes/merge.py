@@ -61,12 +61,14 @@ from dstl_dagster.state import (
 
 Expression = str | Column
 
+_HIDDEN = "\N{NULL}"
+"""Begins names of columns that no rule can have by accident: Spark finds those of other rules, too."""
 _INTERNAL: dict[str, type[st.DataType]] = {
-    "\N{NULL}repeated": st.BooleanType,
-    "\N{NULL}refused": st.StringType,
-    "\N{NULL}key_group": st.IntegerType,
+    f"{_HIDDEN}repeated": st.BooleanType,
+    f"{_HIDDEN}refused": st.StringType,
+    f"{_HIDDEN}key_group": st.IntegerType,
 }
-"""The columns beside `new` and `old`, by names that no rule can have by accident."""
+"""The columns beside `new` and `old`."""
 
 
 def merge_state(
@@ -241,13 +243,13 @@ class _Merge:
         for place, field in enumerate(self._columns):
             side = "new" if field.name in self.schema.key_columns else "old"
             expression = update.get(field.name, f"{side}.{quoted(field.name)}")
-            columns.append(_named(f"c{place}", _as_type(expression, field.dataType)))
+            columns.append(_named(f"{_HIDDEN}c{place}", _as_type(expression, field.dataType)))
         deleted: Expression = "false"
         if isinstance(delete, str):
             deleted = f"coalesce({_enclosed(delete)}, false)"
         elif delete is not None:
             deleted = F.coalesce(delete, F.lit(False))
-        rules = [*columns, _named("deleted", deleted)]
+        rules = [*columns, _named(f"{_HIDDEN}deleted", deleted)]
         named = [f"update of column {name!r}" for name in self._columns.names] + ["delete"]
         try:
             merged = _analyzed(selected(rows, [*rules, "old", *map(quoted, _INTERNAL)]))
@@ -302,4 +304,4 @@ def _as_type(expression: Expression, spark_type: st.DataType) -> Expression:
 
 
 def _named(name: str, expression: Expression) -> Expression:
-    return f"{expression} AS {name}" if isinstance(expression, str) else expression.alias(name)
+    return f"{expression} AS {quoted(name)}" if isinstance(expression, str) else expression.alias(name)
