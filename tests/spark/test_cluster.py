@@ -2,7 +2,7 @@
 
 Two executors of a local-cluster run a Python that has Spark and Arrow, and not this package, which reaches
 them as a zip. Starting such a cluster takes a while: the usual tests have the same for the Python workers of
-the session that is there anyway.
+the session that is there anyway. A standalone cluster, with a master and workers, loses one of them.
 
     python -m pytest -m soak tests/spark/test_cluster.py
 """
@@ -11,20 +11,25 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import pyarrow as pa
+import pyspark
 import pytest
 
 import dstl_dagster
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.spark import executors, register
+from dstl_dagster.spark.local.java import use_java
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -81,6 +86,62 @@ try:
 except DstlError as error:
     print(error.kind, error.message)
 print("JOBS", len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)))
+spark.stop()
+"""
+
+
+DAYS = """
+import os
+import signal
+import sys
+from pathlib import Path
+
+import dstl_dagster as dstl
+from dstl_dagster.spark import register
+from pyspark.sql import SparkSession
+
+master, folder, workers = sys.argv[1], Path(sys.argv[2]), {int(each) for each in sys.argv[3:]}
+conf = {
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.enabled": "false",
+}
+spark = SparkSession.builder.master(master).config(map=conf).getOrCreate()
+register(spark)
+
+def parent(process):
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+def dying(batches):
+    yield from batches
+    try:
+        (folder / "killed").touch(exist_ok=False)
+    except FileExistsError:
+        return
+    above = [parent(os.getpid())]
+    while above[-1] not in workers:
+        above.append(parent(above[-1]))
+    for process in reversed(above):
+        os.kill(process, signal.SIGKILL)
+
+for day in range(1, 4):
+    flown = spark.range(0, 1000, 1, 8).selectExpr("id % 100 AS tail").groupBy("tail").count()
+    rows = flown.toDF("tail", "flights").repartition(4)
+    if day == 2:
+        rows = rows.mapInArrow(dying, rows.schema)
+    with dstl.open_batch((folder / "store").as_uri(), "job", idempotency_key=str(day)) as batch:
+        batch.merge_state(
+            rows, operator="op", keys=["tail"], schema="tail BIGINT, flights BIGINT",
+            update={"flights": "coalesce(old.flights, 0) + new.flights"},
+            job_options={"dstl.dfs.compression": "zstd"},  # such a merge is made by tasks
+        )
+    options = {"store": (folder / "store").as_uri(), "job": "job", "operator": "op"}
+    state = spark.read.format("dstl").options(**options).load()
+    print("DAY", day, state.count(), sorted({row.flights for row in state.collect()}))
 spark.stop()
 """
 
@@ -279,3 +340,58 @@ def test_a_cluster_gets_the_package_with_the_application(tmp_path: Path) -> None
         assert "package.zip" in where
         assert heavy == ""
         assert prefix == str(bare)
+
+
+@contextmanager
+def started(java_class: str, *arguments: str, says: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process of Spark's, once it has said so; what it says later is read on."""
+    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    command = [spark_class, f"org.apache.spark.deploy.{java_class}", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        rest = threading.Thread(target=process.stderr.read)
+        try:
+            line = next((found for each in process.stderr if (found := re.search(says, each))), None)
+            assert line is not None, f"{java_class} ended"
+            rest.start()
+            yield process, line[0]
+        finally:
+            process.kill()
+            if rest.ident is not None:
+                rest.join()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_three_days_on_a_standalone_cluster_that_loses_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master and two workers; one is killed, with its executor, by a task of the second day's batch."""
+    program = tmp_path / "program.py"
+    program.write_text(DAYS)
+    monkeypatch.setenv("JAVA_HOME", str(use_java({}).home))
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for each in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(each, sys.executable)
+    with ExitStack() as cluster:
+        local = ("--host", "127.0.0.1", "--webui-port", "0")
+        _, master = cluster.enter_context(
+            started("master.Master", *local, "--port", "0", says=r"spark://127\S+\d")
+        )
+        workers = []
+        for name in ("one", "two"):
+            place = (*local, "--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / name))
+            process, _ = cluster.enter_context(
+                started("worker.Worker", *place, master, says="registered with master")
+            )
+            workers.append(process)
+        done = subprocess.run(
+            [sys.executable, str(program), master, str(tmp_path), *(str(each.pid) for each in workers)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert [each.poll() for each in workers].count(-signal.SIGKILL) == 1
+    assert done.stdout.splitlines() == [f"DAY {day} 100 [{10 * day}]" for day in range(1, 4)]
