@@ -346,7 +346,7 @@ def test_an_asset_under_a_new_name_goes_on_after_the_command(way: str, shop: Sho
     latest = CheckpointCoordinator("orders", open_store(shop.uri)).latest()
     assert latest is not None
     assert latest.source is not None
-    assert (latest.source.id, latest.source.by) == ("asset:one", "asset:two")
+    assert (latest.source.id, latest.source.by) == ("asset:one@0", "asset:two")
     # The former name is free: what has it now is another source.
     assert shop.run([*renamed, asset("one")], ["one"], partition_key="2024-01-01") == ""
     shown = shop.command("jobs", "show", "orders", "--json")

@@ -199,9 +199,10 @@ def _base(job: Job, view: TimelineView, checkpoint_id: int) -> Checkpoint | None
 
 def identified(batch: BatchKey | None, parent: Checkpoint | None) -> BatchKey | None:
     """The batch as the timeline knows it: a source's name may be another one's by now."""
-    if batch is None or parent is None:
-        return batch
-    return replace(batch, source=source_id(parent.manifest.sources, batch.source, parent.checkpoint_id))
+    if batch is None:
+        return None
+    on, sources = (None, {}) if parent is None else (parent.checkpoint_id, parent.manifest.sources)
+    return replace(batch, source=source_id(sources, batch.source, on))
 
 
 def require_fit(

@@ -99,11 +99,15 @@ def source_id(sources: Mapping[str, Source], name: str, parent: int | None) -> s
     """The id of source `name`, or the one that it will have as it begins on checkpoint `parent`.
 
     Another one may have had its name before: renamed or dropped since, with batches that are not this one's.
+    So an id ends in the checkpoint, 0 for none, always: `feed@1` may be a name.
     """
     known = sources.get(name)
-    if known is not None:
-        return known.id
-    return name if parent is None else f"{name}@{parent}"
+    return f"{name}@{parent or 0}" if known is None else known.id
+
+
+def _name_in(source_id: str) -> str:
+    """That the source had as it began."""
+    return source_id.rpartition("@")[0]
 
 
 def merged_sources(
@@ -126,7 +130,7 @@ def merged_sources(
     merged, moved, written = dict(before), dict(moved), {*written}
     if batch_of is not None:
         named = next((name for name, each in before.items() if each.id == batch_of), None)
-        moved.setdefault(batch_of.removesuffix(f"@{parent}") if named is None else named, Source())
+        moved.setdefault(_name_in(batch_of) if named is None else named, Source())
     for name, source in moved.items():
         known = before.get(name, Source())
         merged[name] = replace(

@@ -66,6 +66,14 @@ def test_a_key_goes_with_the_operators_that_its_batches_wrote(key, job):
     assert set(coordinator.latest().manifest.operators) == {"totals"}
 
 
+def test_a_name_that_ends_as_an_id_does_is_another_source(job):
+    """The batch of one is not taken for that of the other, whichever name it has."""
+    coordinator = job.coordinator()
+    keys = [BatchKey("day 1", source) for source in ("feed@1", "feed", "feed@2", "feed@0")]
+    assert [_apply(job, coordinator, key, "totals") for key in [*keys, *keys]] == [1, 2, 3, 4] * 2
+    assert coordinator.latest().manifest.sources.keys() == {key.source for key in keys}
+
+
 def test_a_key_that_wrote_what_was_dropped_is_refused(job):
     """The source goes on, as it wrote another operator too: a batch of before the drop has lost rows."""
     coordinator = job.coordinator()
