@@ -66,7 +66,7 @@ WEIGHTS = {
     "forget": 1,
     "die": 3,
     "at once": 4,
-    "follow": 2,
+    "follow": 3,
     "savepoint": 1,
 }
 
@@ -85,12 +85,14 @@ class Case:
         which, rng = self._rng.randrange(2), self._rng
         for _ in range(rng.randint(1, 3)):
             self._next(which)
+        if rng.random() < 0.5:
+            self.world.follow(self.world.programs[which].job)
         if rng.random() < 0.4:
             which = 1 - which
         else:
             now, last = self.world.programs[which], max(0, self._at[which] - 1)
             stood = window_of(now.definition, keys_of(now)[last % len(keys_of(now))])
-            self._edit(which, [*["partitions"] * 4, "way", *NAMES])
+            self._edit(which, [*["partitions"] * 4, "way", "number", "column", *NAMES])
             self._at[which] = self._index_at(which, stood)
         for _ in range(3):
             self.world.run(self.world.programs[which], self._key(which))
