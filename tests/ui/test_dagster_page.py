@@ -236,6 +236,9 @@ def test_a_restore_says_what_it_would_undo(site: Site, browser_page: Page, pictu
     launch(browser_page)
     browser_page.get_by_text("nothing was changed").first.wait_for(timeout=120_000)
     assert browser_page.get_by_text("2013-01-04, 2013-01-05").count()
+    browser_page.get_by_text("Failure", exact=True).first.wait_for()
+    browser_page.get_by_placeholder("Filter").fill("type:STEP_FAILURE")  # without the traces of other events
+    browser_page.get_by_text("RUN_FAILURE").first.wait_for(state="hidden")
     picture("restore-preview")
     browser_page.goto(site.asset("checkpoints", "partitions"))
     browser_page.get_by_text("Materialized (5)").wait_for()
