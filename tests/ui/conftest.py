@@ -129,7 +129,7 @@ def _dagster_dev(folder: Path) -> Iterator[str]:
     """Webserver and daemon over the flights, in a session of their own, which ends with the block."""
     homes = {"DAGSTER_HOME": str(folder / "dagster"), "DSTL_DEMO_FOLDER": str(folder)}
     command = ["dagster", "dev", "-m", "dstl_flights.definitions"]
-    port = _free_port()
+    port = free_port()
     log_path = folder / "server.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
@@ -157,7 +157,7 @@ def _dagster_dev(folder: Path) -> Iterator[str]:
         process.wait(10)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as asked:
         asked.bind(("127.0.0.1", 0))
         return int(asked.getsockname()[1])
