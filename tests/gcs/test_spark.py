@@ -21,11 +21,13 @@ pytestmark = pytest.mark.spark
 
 
 def run_batch(coordinator: CheckpointCoordinator, df: DataFrame, name: str) -> Checkpoint:
-    """One checkpoint: the rows are state, one file of lines, and a folder of Parquet."""
+    """One checkpoint: the rows are state, one file of lines, and folders of Parquet by a value."""
     with CheckpointBatch(coordinator, idempotency_key=name) as batch:
         batch.write_state(df, operator="totals", keys=["id"])
         batch.write_files(df.sortWithinPartitions("id"), f"{coordinator.store.uri}/out/{name}.jsonl")
-        batch.write_files(df, f"{coordinator.store.uri}/out/{name}", format="parquet")
+        parts = df.selectExpr("*", "concat(id % 2, ':/') AS odd")
+        into = f"{coordinator.store.uri}/out/{name}"
+        batch.write_files(parts, into, format="parquet", partition_by=["odd"])
     done = complete(coordinator, batch)
     coordinator.clean_up()
     return done
@@ -68,6 +70,7 @@ def test_state_and_files_of_two_batches(
         lines = [json.loads(line) for line in store.get(f"out/{name}.jsonl").splitlines()]
         assert {line["id"]: line["value"] for line in lines} == rows
         parts = [stat.name for stat in store.list(f"out/{name}/")]
+        assert {part.split("/")[2] for part in parts} == {"odd=0%3A%2F", "odd=1%3A%2F"}
         assert sum(pq.read_table(io.BytesIO(store.get(part))).num_rows for part in parts) == len(rows)
     state = {row.id: row.value for row in read_state(spark, done, "totals", store=store).collect()}
     assert state == {n: 2 * n for n in range(30)} | {n: -n for n in range(30, 50)}
