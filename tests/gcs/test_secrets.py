@@ -225,6 +225,9 @@ def _run(
         "STORE": "gs://secrets/jobs",
         "GOOGLE_APPLICATION_CREDENTIALS": str(found),
     }
+    if how == "field":  # the driver has those of its resource alone
+        del environment["GOOGLE_APPLICATION_CREDENTIALS"]
+        environment["NO_GCE_CHECK"] = "true"
     if how == "emulator":
         environment["STORAGE_EMULATOR_HOST"] = url.replace("://", f"://user:{planted.password}@")
     program = code / "program.py"

@@ -105,11 +105,10 @@ class FileJob:
                 name = self.names.of(values, task, number)
                 yield self._written(store, name, header, map(itemgetter(1), found))
 
-    def write_empty(self, names: Iterable[str], meter: CostMeter) -> list[FileReport]:
+    def write_empty(self, names: Iterable[str], store: ObjectStore) -> list[FileReport]:
         """Write files without rows, as `write` does, several at a time."""
-        with counted_store(self.attempt.store_uri, meter, self.options.files) as store:
-            calls = [partial(self._written, store, name, self.header, iter(())) for name in names]
-            return gather(calls, store.capabilities.lookup_threads(_THREADS), "dstl-files")
+        calls = [partial(self._written, store, name, self.header, iter(())) for name in names]
+        return gather(calls, store.capabilities.lookup_threads(_THREADS), "dstl-files")
 
     def _written(
         self, store: ObjectStore, name: str, header: bytes, batches: Iterator[pa.RecordBatch]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -36,10 +36,10 @@ from dstl_dagster.spark.dataframes.file_formats import (
 from dstl_dagster.spark.dataframes.file_tasks import FileJob, FileNames, WriteFileTask
 from dstl_dagster.spark.dataframes.outcomes import run_tasks
 from dstl_dagster.spark.dataframes.progress import Progress
-from dstl_dagster.spark.stores import cost_of, open_shared_store
+from dstl_dagster.spark.stores import cost_of, open_shared_store, require_shared
 from dstl_dagster.spark.types import arrow_schema, exact_column, quoted
 from dstl_dagster.state import spelled
-from dstl_dagster.storage import CostMeter, metered
+from dstl_dagster.storage import CostMeter, ObjectStore, metered
 
 _DATES: Final = ("dateFormat", "timestampFormat", "timestampNTZFormat", "timeZone", "locale")
 _OF_SPARK: Final = {
@@ -108,11 +108,6 @@ def write_files(
     Raises: InvalidInputError (kind `unsupported_type` naming the column, or a kind that says what else is
     wrong with the call), ConflictError (kind `foreign_object`, before anything runs), UnavailableError.
     """
-    meter = CostMeter()
-    earlier: Sequence[FileReport] = ()
-    if isinstance(attempt, Batch):
-        meter, earlier = attempt.meter, attempt.report().files
-        attempt = attempt.attempt
     one_file = is_one_file(format, single_file)
     given = _options_of(format, options)
     compression = checked_compression(format, given.pop("compression", None))
@@ -122,15 +117,6 @@ def write_files(
     within = partition_columns(df.schema, partition_by)
     check_files(
         mode=mode, joined=one_file, partition_by=within, success=success, most_rows=max_records_per_file
-    )
-    names = names_in(
-        target_of(uri, attempt.store_uri, wanted),
-        format,
-        compression,
-        one_file=one_file,
-        partition_by=within,
-        most_rows=max_records_per_file,
-        appended_by=attempt if mode == "append" else None,
     )
     columns = without(df.schema, within)
     header = _header(df.sparkSession, columns.names, given) if format == "csv" else b""
@@ -145,18 +131,45 @@ def write_files(
         if within:
             texts = [f"CAST({places[name]} AS STRING)" for name in within]
             rows = rows.selectExpr(*[places[name] for name in columns.names], *texts)
-    if mode == "error":
-        check_free(names, attempt.store_uri, wanted, meter, earlier)
-    job = FileJob(attempt, names, format, compression, encoder, header, wanted)
-    found = run_tasks(rows, WriteFileTask(job), progress)
-    meter.add(cost_of(found))
-    outcomes = sorted((each for each in found if "report" in each), key=lambda each: int(each["partition"]))
-    parts = [FileReport.from_json(outcome["report"]) for outcome in outcomes]
-    return tuple(files_of_parts(job, parts, meter, success=success))
+    with _open(attempt, wanted) as (work, earlier, store, meter):
+        names = names_in(
+            target_of(uri, store),
+            format,
+            compression,
+            one_file=one_file,
+            partition_by=within,
+            most_rows=max_records_per_file,
+            appended_by=work if mode == "append" else None,
+        )
+        if mode == "error":
+            check_free(names, store, earlier)
+        job = FileJob(work, names, format, compression, encoder, header, wanted)
+        found = run_tasks(rows, WriteFileTask(job), progress)
+        meter.add(cost_of(found))
+        done = sorted((each for each in found if "report" in each), key=lambda each: int(each["partition"]))
+        parts = [FileReport.from_json(outcome["report"]) for outcome in done]
+        return tuple(files_of_parts(job, parts, store, success=success))
+
+
+@contextmanager
+def _open(
+    work: Attempt | Batch, options: JobOptions
+) -> Iterator[tuple[Attempt, Sequence[FileReport], ObjectStore, CostMeter]]:
+    """The attempt, the files that its batch writes already, its store, and where its tasks' cost counts.
+
+    A batch has its store open, perhaps with credentials that this process would not find.
+    """
+    if isinstance(work, Batch):
+        require_shared(work.attempt.store_uri)
+        yield work.attempt, work.report().files, work.coordinator.store, work.meter
+        return
+    meter = CostMeter()
+    with closing(open_shared_store(work.store_uri, options)) as store:
+        yield work, (), metered(store, meter), meter
 
 
 def files_of_parts(
-    job: FileJob, parts: Sequence[FileReport], meter: CostMeter, *, success: bool
+    job: FileJob, parts: Sequence[FileReport], store: ObjectStore, *, success: bool
 ) -> list[FileReport]:
     """The files of a write from what its tasks wrote, in the order of the tasks.
 
@@ -169,15 +182,15 @@ def files_of_parts(
         by_name: dict[str, list[FileReport]] = {name: [] for name in without_rows}
         for part in parts:
             by_name.setdefault(part.object_name, []).append(part)
-        headings = job.write_empty(by_name, meter)
+        headings = job.write_empty(by_name, store)
         files = [
             _joined([heading, *of_one]) for heading, of_one in zip(headings, by_name.values(), strict=True)
         ]
     else:
-        files = [*(parts or job.write_empty(without_rows, meter))]
+        files = [*(parts or job.write_empty(without_rows, store))]
     if success:
         empty = replace(job, file_format="text", compression="none", encoder=encode_lines, header=b"")
-        files += empty.write_empty([f"{names.target}/{SUCCESS_FILE}"], meter)
+        files += empty.write_empty([f"{names.target}/{SUCCESS_FILE}"], store)
     return files
 
 
@@ -327,8 +340,8 @@ def _header(spark: SparkSession, columns: Sequence[str], options: dict[str, str]
     return f"{line[0]}\n".encode()
 
 
-def target_of(uri: str, store_uri: str, options: JobOptions) -> GSBlobIdentifier:
-    """The file or folder at this URI; a name without a scheme is one in the job's store, as it is.
+def target_of(uri: str, store: ObjectStore) -> GSBlobIdentifier:
+    """The file or folder at this URI; a name without a scheme is one in `store`, the job's, as it is.
 
     Raises: InvalidInputError for a place outside of the store, or a scheme that it does not have.
     """
@@ -336,28 +349,20 @@ def target_of(uri: str, store_uri: str, options: JobOptions) -> GSBlobIdentifier
         scheme, _, path = uri.partition(":")
         if scheme != "file":
             raise InvalidInputError(
-                f"{uri!r} names no place in the store {store_uri}: give a name in it, or a whole URI"
+                f"{uri!r} names no place in the store {store.uri}: give a name in it, or a whole URI"
             )
         uri = f"file://{path}"  # Hadoop's spelling
-    with closing(open_shared_store(store_uri, options)) as store:
-        named = uri.rstrip("/")
-        return GSBlobIdentifier(*store.locate(named if "://" in named else store.uri_of(named)))
+    named = uri.rstrip("/")
+    return GSBlobIdentifier(*store.locate(named if "://" in named else store.uri_of(named)))
 
 
-def check_free(
-    names: FileNames,
-    store_uri: str,
-    options: JobOptions,
-    meter: CostMeter,
-    earlier: Sequence[FileReport] = (),
-) -> None:
-    """Pass if nothing is at the target. `earlier`: what this checkpoint writes already. `meter`: counts.
+def check_free(names: FileNames, store: ObjectStore, earlier: Sequence[FileReport] = ()) -> None:
+    """Pass if nothing is at the target. `earlier`: what this checkpoint writes already.
 
     Raises: ConflictError (kind `foreign_object`).
     """
-    with closing(open_shared_store(store_uri, options)) as opened:
-        within, name = metered(opened, meter).in_bucket(names.bucket), names.target
-        there = within.stat(name) if names.is_one else next(within.list(f"{name}/"), None)
+    within, name = store.in_bucket(names.bucket), names.target
+    there = within.stat(name) if names.is_one else next(within.list(f"{name}/"), None)
     final = [each.recoverable.final_blob_identifier for each in earlier]
     taken = [each.object_name for each in final if each.bucket_name == names.bucket]
     if there is not None:

@@ -40,7 +40,7 @@ from dstl_dagster.spark.sink.tasks import groups_of
 from dstl_dagster.spark.stores import cost_of, open_shared_store
 from dstl_dagster.spark.streaming.micro_batches import POSITION, MicroBatch
 from dstl_dagster.state import FoldedRun, refuse_repeated_keys, taken
-from dstl_dagster.storage import TRIGGER, Cost, CostMeter
+from dstl_dagster.storage import TRIGGER, Cost, ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ def _fill(
         case StateSink() as sink:
             batch.add(_state_report(batch, sink, outcomes))
         case FileSink() as sink:
-            for report in _file_reports(sink, outcomes, micro_batch, batch.meter):
+            for report in _file_reports(sink, outcomes, micro_batch, batch.coordinator.store):
                 batch.add(report)
     if options.user_metadata:
         batch.describe(options.user_metadata)
@@ -197,11 +197,11 @@ def _refuse_shared_keys(written: KeyedState, states: list[Outcome]) -> None:
 
 
 def _file_reports(
-    sink: FileSink, outcomes: list[Outcome], micro_batch: MicroBatch | None, meter: CostMeter
+    sink: FileSink, outcomes: list[Outcome], micro_batch: MicroBatch | None, store: ObjectStore
 ) -> list[FileReport]:
     found = sorted((each for each in outcomes if "files" in each), key=lambda each: int(each["partition"]))
     parts = [FileReport.from_json(file) for outcome in found for file in outcome["files"]]
-    return files_of_parts(sink.job_for(micro_batch), parts, meter, success=sink.success)
+    return files_of_parts(sink.job_for(micro_batch), parts, store, success=sink.success)
 
 
 def _trigger_of(outcomes: Iterable[Outcome]) -> Cost:

@@ -149,7 +149,7 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
                 options, schema, parent, Attempt(0, uuid.UUID(int=0), None, options.job, store.uri)
             )
             if isinstance(sink, FileSink) and key is not None and options.mode == "error":
-                check_free(sink.job.names, store.uri, options.job_options, CostMeter())
+                check_free(sink.job.names, store)
 
         if key is None:
             planned, parent = coordinator.plan(check=check, claim=options.claim())
@@ -235,8 +235,10 @@ def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) ->
         encoder: Encoder = encode_lines
     else:
         encoder = table_encoder(columns, options.file_format, options.compression)
+    with closing(open_shared_store(options.store, options.job_options)) as store:
+        target = target_of(options.path, store)
     names = names_in(
-        target_of(options.path, options.store, options.job_options),
+        target,
         options.file_format,
         options.compression,
         one_file=options.single_file,
