@@ -1,4 +1,4 @@
-"""In Spark: an aggregation beside Spark's own state store, and files beside Spark's own file sink.
+"""In Spark: an aggregation beside Spark's own state store, a row by its key, files beside Spark's file sink.
 
 Owns the sizes and the turns. Does not own the aggregation (`spark`).
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from conditions import conditions
 from folders import fresh_folder
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from results_page import Curve, Plot, Point
 from spark import BATCH_EVENTS, PARTITIONS, ROCKSDB, events_files, stream, totals
@@ -43,6 +43,9 @@ def in_spark(quick: bool) -> Iterator[Plot]:
         spark.conf.set("spark.sql.files.maxPartitionBytes", str(1 << 31))
         yield from streams(
             spark, (1_000,) if quick else (10_000, 100_000, 1_000_000), 2 if quick else 5, told
+        )
+        yield look_ups(
+            spark, (20_000,) if quick else (100_000, 1_000_000, 3_000_000), 1 if quick else 5, told
         )
         yield files(spark, (20_000,) if quick else (100_000, 300_000, 1_000_000), 1 if quick else 3, told)
     finally:
@@ -98,6 +101,34 @@ def by_rocksdb(spark: SparkSession, source: Path, folder: Path) -> tuple[list[fl
         version = int(path.stem.partition("_")[0])
         versions[version] = versions.get(version, 0) + path.stat().st_size
     return seconds, [size for _, size in sorted(versions.items())]
+
+
+def look_ups(spark: SparkSession, row_counts: tuple[int, ...], rounds: int, told: str) -> Plot:
+    """One row by its key: where the source is asked for it, and where Spark filters."""
+    found: dict[str, list[Point]] = {}
+    for row_count in row_counts:
+        with fresh_folder() as folder:
+            where = f"id = {row_count // 2}"
+            place = {"store": folder.as_uri(), "job": "rows", "operator": "rows"}
+            rows = spark.range(0, row_count, 1, 4).selectExpr("id", "uuid() AS name")
+            written = rows.write.format("dstl").mode("append").options(**place)
+            written.option("keys", "id").option("idempotency_key", "all").save()
+            for name, runs in in_turns(ways_to(where, partial(_reader, spark, place)), rounds).items():
+                found.setdefault(name, []).append(Point(row_count, [run.seconds for run in runs]))
+    title = "One row of a state by its key, in Spark"
+    curves = [Curve(*each) for each in found.items()]
+    return Plot("results-look-up", title, "rows of the state", "seconds", curves, told)
+
+
+def _reader(spark: SparkSession, place: Mapping[str, str]) -> DataFrameReader:
+    return spark.read.format("dstl").options(**place)
+
+
+def ways_to(where: str, state: Callable[[], DataFrameReader]) -> Mapping[str, Callable[[], object]]:
+    return {
+        "option where": lambda: state().option("where", where).load().collect(),
+        "df.where": lambda: state().load().where(where).collect(),
+    }
 
 
 # -- files
