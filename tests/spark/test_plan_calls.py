@@ -86,5 +86,5 @@ def test_the_header_of_a_csv_file_takes_no_job(spark: SparkSession) -> None:
     """Spark evaluates it while it plans."""
     tracker = spark.sparkContext.statusTracker()
     before = tracker.getJobIdsForGroup(None)
-    assert _header(spark.range(1).toDF('a "quoted" name'), {}) == b'"a \\"quoted\\" name"\n'
+    assert _header(spark, ['a "quoted" name'], {}) == b'"a \\"quoted\\" name"\n'
     assert tracker.getJobIdsForGroup(None) == before
