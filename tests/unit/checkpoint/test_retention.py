@@ -135,5 +135,5 @@ def test_an_end_does_not_move_a_name():
 
 def test_a_negative_age_is_refused():
     """As it is read."""
-    with pytest.raises(InvalidInputError, match=r"dstl\.checkpoint\.min-age: .* a duration cannot be negative"):
+    with pytest.raises(InvalidInputError, match=r"min-age: .* a duration cannot be negative"):
         CheckpointOptions(min_age=timedelta(hours=-1))
