@@ -28,6 +28,7 @@ FILES: Final = (
     "results-history",
     "results-stream-seconds",
     "results-stream-bytes",
+    "results-look-up",
     "results-files",
     "results-changelog",
 )
