@@ -188,9 +188,12 @@ def check_zombies_leave_nothing(commit: Commit, seeds: range) -> None:
 # -- ours passes them all
 
 
-def test_one_of_two_rivals_wins() -> None:
-    """1,000 seeded races with lost answers, errors and late effects have one winner, whose bytes stay."""
-    check_overwrite_race(ours, range(300))
+@pytest.mark.parametrize(
+    "seeds", [range(300), pytest.param(range(300, 1_000), marks=pytest.mark.soak)], ids=str
+)
+def test_one_of_two_rivals_wins(seeds: range) -> None:
+    """Seeded races with lost answers, errors and late effects have one winner, whose bytes stay."""
+    check_overwrite_race(ours, seeds)
 
 
 def test_foreign_object_stays() -> None:
@@ -208,9 +211,10 @@ def test_entropy_leaves_nothing() -> None:
     check_entropy_leaves_nothing(ours)
 
 
-def test_zombies_leave_nothing() -> None:
+@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 60), marks=pytest.mark.soak)], ids=str)
+def test_zombies_leave_nothing(seeds: range) -> None:
     """Intermediates have one name each, and the last of two zombies leaves none."""
-    check_zombies_leave_nothing(ours, range(30))
+    check_zombies_leave_nothing(ours, seeds)
 
 
 @pytest.mark.parametrize("options", [PLAIN, ENTROPY, OTHER_BUCKET], ids=["plain", "entropy", "other-bucket"])
