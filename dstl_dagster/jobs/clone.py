@@ -62,8 +62,8 @@ def clone_job(
             f"(dstl jobs drop {new})",
             kind=ErrorKind.MOVED,
         )
-    held = [*_batches(source, state.checkpoint_id)]
-    return clone.adopt(state, store, held, parent=None, progress=progress)
+    held = _batches(source, state.checkpoint_id)
+    return clone.adopt(state, store, [*held], parent=None, progress=progress)
 
 
 def swap_job(
@@ -92,9 +92,9 @@ def swap_job(
     last = live.at()
     if _is_done(live, live.timeline.seen()):
         return live.at()
-    held = {each: [*_batches(each, at.checkpoint_id)] for each, at in ((live, last), (other, state))}
-    _require_all(live, last, held[live], other, state, held[other])
-    new = [key for key in held[other] if live.applied(key) is None]
+    mine, theirs = _batches(live, last.checkpoint_id), _batches(other, state.checkpoint_id)
+    _require_all(live, last, mine, other, state, theirs)
+    new = [key for key in theirs if key not in mine]
     return live.adopt(state, store, new, parent=last.checkpoint_id, progress=progress)
 
 
@@ -112,7 +112,7 @@ def _is_done(to: CheckpointCoordinator, view: TimelineView) -> bool:
     return True
 
 
-def _batches(reader: CheckpointReader, until: int) -> Iterable[BatchKey]:
+def _batches(reader: CheckpointReader, until: int) -> dict[BatchKey, None]:
     """The batches that this checkpoint holds, in the order in which they were applied first."""
     view = reader.timeline.tail()
     return {
