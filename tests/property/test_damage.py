@@ -26,6 +26,7 @@ from dstl_dagster.cli import main
 from dstl_dagster.errors import DstlError
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage import LocalObjectStore
+from tests.unit.storage.test_put_back import emptied, removed, replaced
 
 pytestmark = pytest.mark.soak
 
@@ -67,19 +68,6 @@ def flipped(path: Path) -> None:
 
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def replaced(path: Path) -> None:
-    path.unlink()
-    path.write_bytes(b"other bytes")
-
-
-def removed(path: Path) -> None:
-    path.unlink()
 
 
 @pytest.fixture(scope="module")
