@@ -21,7 +21,7 @@ from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.clock import Clock
 from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
-from dstl_dagster.settings import CheckpointOptions, JobOptions, Options, StoragePrices
+from dstl_dagster.settings import CheckpointOptions, JobOptions, Options
 from dstl_dagster.storage import (
     COMPOSE_COMMIT,
     CONFIRM,
@@ -89,11 +89,6 @@ class CheckpointReader:
     def running_cost(self) -> RunningCost:
         """Counts what is requested from now on."""
         return self._job.running_cost()
-
-    @property
-    def prices(self) -> StoragePrices:
-        """Those of the options; none where requests go to this machine."""
-        return StoragePrices.free() if self.store.capabilities.is_local else self.options.prices
 
     def latest(self) -> Checkpoint | None:
         """The checkpoint that the job resumes from; `None` before the first."""

@@ -5,7 +5,6 @@ from dstl_dagster.settings.changelog import (
 from dstl_dagster.settings.checkpoint import CheckpointOptions as CheckpointOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions as GSFileSystemOptions
 from dstl_dagster.settings.job import JobOptions as JobOptions, Options as Options, parse_lines as parse_lines
-from dstl_dagster.settings.prices import CostBudget as CostBudget, StoragePrices as StoragePrices
 from dstl_dagster.settings.ttl import StateTtlConfig as StateTtlConfig
 from dstl_dagster.settings.units import (
     MemorySize as MemorySize,

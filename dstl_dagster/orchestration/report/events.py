@@ -58,7 +58,7 @@ from dstl_dagster.orchestration.tags import (
     TAG_TIMELINE,
     TAG_VERSION,
 )
-from dstl_dagster.settings import CheckpointOptions, StoragePrices
+from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
 Event = dg.AssetMaterialization | dg.AssetObservation
@@ -101,11 +101,6 @@ class Reporter:
         store = coordinator.store.uri
         return cls(assets, kind, store, view.timeline_id, coordinator.options, view=view, **more)
 
-    @property
-    def prices(self) -> StoragePrices:
-        """A folder has none."""
-        return self.options.prices if self.store_uri.startswith("gs://") else StoragePrices.free()
-
     # ---- materializations ----
 
     def checkpoint(self, checkpoint: Checkpoint) -> dg.AssetMaterialization:
@@ -123,7 +118,7 @@ class Reporter:
             **({"file names": self._file_names(checkpoint)} if manifest.files else {}),
             **_published(checkpoint),
             **({"look at": "; ".join(noted)} if (noted := manifest.begun_beside_idle) else {}),
-            "details": checkpoint_details(checkpoint, self.store_uri, self.prices),
+            "details": checkpoint_details(checkpoint, self.store_uri),
             # Numbers become plots, so only measures are numbers; ids are text.
             "changes": manifest.changes,
             **({"rows at most": rows.most} if rows is not None and rows.most is not None else {}),
@@ -132,7 +127,7 @@ class Reporter:
             "files": len(manifest.files),
             "file MiB": mebibytes(manifest.file_bytes),
             "batch seconds": measure(manifest.persist_seconds),
-            **cost_measures(checkpoint, self.prices),
+            **cost_measures(checkpoint),
         }
         on = "the first" if checkpoint.parent is None else f"on checkpoint {checkpoint.parent}"
         about = f"checkpoint {checkpoint.checkpoint_id} of {assets.job}, {on}"
@@ -176,7 +171,7 @@ class Reporter:
     ) -> dg.AssetMaterialization:
         """The event of the whole state."""
         completed = checkpoint.entry.completed
-        metadata = {"checkpoint": self._about(completed), **state_metadata(checkpoint, self.prices)}
+        metadata = {"checkpoint": self._about(completed), **state_metadata(checkpoint)}
         about = f"state at checkpoint {checkpoint.checkpoint_id}"
         return self._made(key, partition, completed, about, metadata, step)
 
@@ -379,7 +374,7 @@ def files_version(attempt: uuid.UUID, committed: Committed | None) -> str:
     return f"{attempt}-{0 if committed is None else committed.slot}"
 
 
-def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
+def state_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
     """What an event of the state says of its checkpoint: a table, where it is of one operator."""
     manifest = checkpoint.manifest
     operators = list(manifest.operators.values())
@@ -388,7 +383,7 @@ def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, A
         "details": operator_details(checkpoint),
         "changed rows": manifest.changes,
         "changelog MiB": mebibytes(manifest.state_bytes),
-        **cost_measures(checkpoint, prices),
+        **cost_measures(checkpoint),
     }
 
 

@@ -6,10 +6,8 @@ from typing import Any, Final
 
 from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.keyed import StateRows
-from dstl_dagster.settings import StoragePrices
 from dstl_dagster.storage import CheckpointCost
 
-MICRO: Final = 1_000_000
 _MIB: Final = 1024**2
 
 
@@ -40,11 +38,7 @@ def counted_cost(checkpoint: Checkpoint) -> CheckpointCost | None:
     return cost if cost is not None and {"trigger", "record"} <= set(cost.steps) else None
 
 
-def cost_measures(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
-    """Requests, and their price where they have one; nothing where they were not counted."""
+def cost_measures(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Requests; nothing where they were not counted."""
     cost = counted_cost(checkpoint)
-    if cost is None:
-        return {}
-    usd = cost.total.usd(prices)
-    # Dollars would be too small for the axis of a plot.
-    return {"requests": cost.total.requests, **({"cost micro-USD": measure(usd * MICRO)} if usd else {})}
+    return {} if cost is None else {"requests": cost.total.requests}

@@ -39,7 +39,7 @@ from dstl_dagster.orchestration.yaml.component_fields import (
     partitions_of,
 )
 from dstl_dagster.orchestration.yaml.refusals import checked_model, place_of, repeated_key, sentences
-from dstl_dagster.settings import CostBudget, parse_duration, parse_memory_size
+from dstl_dagster.settings import parse_duration, parse_memory_size
 
 _HOUR = timedelta(hours=1)
 
@@ -146,14 +146,6 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     kinds: Sequence[str] = Field(default=(), description="Kinds shown on the assets.", examples=[["gcs"]])
     freshness_hours: Option | None = Field(
         default=None, description="Hours after which the last checkpoint is no longer fresh."
-    )
-    budget: dict[str, Option] = Field(
-        default_factory=dict,
-        description=(
-            "What a checkpoint may cost, for the check `cost_budget`: `requests`, `bytes` (a size), `usd` "
-            "(at the options' prices)."
-        ),
-        examples=[{"requests": 500, "bytes": "10 gb", "usd": 0.01}],
     )
     data: dict[str, Option] = Field(
         default_factory=dict,
@@ -289,8 +281,6 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             changelog.model_copy(update={"options": {}}).require_valid()
         with argument("options"):
             changelog.require_valid()
-        with argument("budget"):
-            budget = CostBudget.from_mapping(as_text(self.budget))
         with argument("data"):
             data = parse_limits(as_text(self.data))
         partitions = partitions_of(self.partitions_def)
@@ -299,7 +289,6 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             changelog=changelog,
             orphan_budget_bytes=parse_memory_size("orphan_budget", str(self.orphan_budget)),
             max_age=self._freshness() or DEFAULT_MAX_AGE,
-            budget=budget,
             data=data,
             partitions_def=partitions,
         )

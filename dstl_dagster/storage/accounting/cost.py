@@ -1,8 +1,7 @@
 """What requests to a store cost: operations by the class they are billed under, bytes and seconds.
 
 Owns which request is of which class, the sum (`Cost`) and the counter (`CostMeter`). Does not own where
-requests are made (`gcs.transport`, `accounting.metered`), of which step they are (`accounting.steps`), or the
-prices (`settings.prices`): those change, and the requests that were made do not.
+requests are made (`gcs.transport`, `accounting.metered`), or of which step they are (`accounting.steps`).
 
 Source: Google's price list, "Operations that fall into each class". A request that the service answers with
 4xx or 5xx is not charged: it counts as free. One whose answer was lost counts as if it had been carried out.
@@ -20,7 +19,6 @@ from typing import Any, Final
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.format.envelope import reading
-from dstl_dagster.settings import StoragePrices
 
 
 class RequestClass(StrEnum):
@@ -134,11 +132,6 @@ class Cost:
             composes=number if operation is Operation.COMPOSE else 0,
         )
 
-    def usd(self, prices: StoragePrices) -> float:
-        """In US dollars, at these prices."""
-        operations = self.class_a * prices.class_a_per_thousand + self.class_b * prices.class_b_per_thousand
-        return operations / 1000 + self.bytes_down * prices.egress_per_gib / _GIB
-
     def in_words(self) -> str:
         """For a line of a log."""
         return (
@@ -168,7 +161,6 @@ def _count(name: str, value: Any) -> Any:
 
 _FIELDS: Final = tuple(field.name for field in fields(Cost))
 _VALUES: Final = operator.attrgetter(*_FIELDS)
-_GIB: Final = 1 << 30
 _MOST_ADDED: Final = 1000
 NO_COST: Final = Cost()
 _ONE: Final[dict[Operation, Cost]] = {}

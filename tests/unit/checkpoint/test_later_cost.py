@@ -10,7 +10,6 @@ from click.testing import CliRunner
 
 from dstl_dagster.cli import main
 from dstl_dagster.cli.render import cost_json, cost_sections
-from dstl_dagster.settings import StoragePrices
 from dstl_dagster.storage import ANY, LocalObjectStore, MemoryObjectStore
 from dstl_dagster.timeline import Timeline
 from tests.unit.checkpoint.counting import Counted
@@ -98,19 +97,18 @@ def test_show_has_a_row_for_each(tmp_path: Path, job_of):
 
 
 def test_a_row_has_what_was_noted(store, job_of):
-    """As the rows of the other steps: counts, bytes, seconds and money."""
+    """As the rows of the other steps: counts, bytes, and seconds."""
     job = job_of(store)
     expected = one_checkpoint(job)
     coordinator = job.coordinator()
     latest = coordinator.latest()
-    prices = StoragePrices()
     noted = coordinator.later_cost(latest)
-    (table,) = cost_sections(latest, noted, prices)
+    (table,) = cost_sections(latest, noted)
     *_, confirm, compose_commit = table.lines()
     assert confirm.startswith("5 confirm")
     label, *cells = compose_commit.removeprefix("6 ").split()
     assert label == "compose-commit"
     assert sum(map(int, cells[:3])) == expected["compose-commit"]
-    plain = cost_json(latest, noted, prices)
+    plain = cost_json(latest, noted)
     assert [step["step"] for step in plain["later_steps"]] == ["confirm", "compose-commit"]
     assert plain["later_steps"][1]["composes"] == 1
