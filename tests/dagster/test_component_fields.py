@@ -21,7 +21,6 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.components import CheckpointedAssetComponent, CheckpointLineageComponent
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.yaml.component_fields import (
-    DownstreamFields,
     PartitionsFields,
     RetryFields,
     TtlFields,
@@ -78,17 +77,6 @@ FIELDS: dict[Any, dict[str, str]] = {
     dstl.build_abort_sensors: {
         "job": "abort",
         "changelog": OWN_STORE,
-        "minimum_interval_seconds": "minimum_interval_seconds",
-        "default_status": "default_status",
-    },
-    dstl.build_downstream_sensor: {
-        "job": "job",
-        "downstream": "downstream.job",
-        "partitions_def": "downstream.partitions",
-        "run_config": "downstream.run_config",
-        "name": "downstream.name",
-        "changelog": OWN_STORE,
-        "max_runs_per_tick": "downstream.max_runs_per_tick",
         "minimum_interval_seconds": "minimum_interval_seconds",
         "default_status": "default_status",
     },
@@ -154,7 +142,6 @@ def test_each_argument_is_a_field_or_is_left_out_for_a_reason(
 ) -> None:
     """A new argument of a builder fails here until somebody decides what YAML users get of it."""
     known = set(component.model_fields)
-    known |= {f"downstream.{name}" for name in DownstreamFields.model_fields}
     known |= {f"ttl.{name}" for name in TtlFields.model_fields}
     for builder, named in fields.items():
         assert set(inspect.signature(builder).parameters) == set(named), builder
@@ -175,19 +162,10 @@ def test_each_builder_is_in_a_component_or_is_left_out_for_a_reason() -> None:
 
 
 def built(component: type[CheckpointLineageComponent], **fields: Any) -> dg.RepositoryDefinition:
-    """What a component makes, beside a job of the user's."""
-
-    @dg.op
-    def send() -> None:
-        """Nothing."""
-
-    @dg.job
-    def mail() -> None:
-        send()
-
+    """What a component makes, beside a resource of the user's."""
     component_defs = component(job="orders", store="file:///not/there", **fields).build_defs(None)  # type: ignore[arg-type] # it asks nothing of it
     resources = {"spark": dstl.SparkSessionResource()}
-    mine = dg.Definitions(jobs=[mail], resources=resources)
+    mine = dg.Definitions(resources=resources)
     return dg.Definitions.merge(component_defs, mine).get_repository_def()
 
 
@@ -204,7 +182,6 @@ def test_the_fields_arrive() -> None:
         default_status="RUNNING",
         minimum_interval_seconds=7,
         abort=True,
-        downstream=[{"job": "mail", "name": "mails"}],
         schedules={"cleanup": "5 * * * *"},
         retry_policy={"max_retries": 9, "delay": 2, "backoff": "LINEAR"},
     )
@@ -218,7 +195,6 @@ def test_the_fields_arrive() -> None:
         "orders_checkpoints",
         "orders_abort_canceled",
         "orders_abort_failed",
-        "mails",
     }
     for sensor in repository.sensor_defs:
         assert (sensor.default_status.value, sensor.minimum_interval_seconds) == ("RUNNING", 7)
@@ -299,8 +275,6 @@ function: shop.orders:kept
 keys: [customer]
 ttl: {column: seen, ttl: 30 d}
 partitions_def: {type: static, partition_keys: [1, de]}
-downstream:
-  - {job: mail, partitions: batch}
 retry_policy: {max_retries: 1}
 schedules: {verify: 0 5 * * *}
 tags: {tier: 1}
@@ -317,7 +291,6 @@ patience: 10 min
         PartitionsFields,
         RetryFields,
         TtlFields,
-        DownstreamFields,
         dstl.ChangelogStorageResource,
         dstl.RecoverableWriterResource,
         dstl.SparkSessionResource,
@@ -336,7 +309,6 @@ def test_fields_of_fields_are_read_from_yaml() -> None:
     assert read.partitions_def.definition() == dg.StaticPartitionsDefinition(["1", "de"])
     assert read.ttl is not None
     assert read.ttl.config() == StateTtlConfig.event_time("seen", "30 d")
-    assert [(each.job, each.partitions) for each in read.downstream] == [("mail", "batch")]
     assert (read.retry_policy.max_retries, read.schedules) == (1, {"verify": "0 5 * * *"})  # type: ignore[union-attr]
     with pytest.raises(Exception, match="partition_def"):
         CheckpointedAssetComponent.resolve_from_yaml(YAML.replace("partitions_def", "partition_def"))
@@ -399,7 +371,6 @@ def test_a_ttl_in_yaml_is_one_of_python() -> None:
         ({"partitions_def": {"type": "daily"}}, "daily partitions need a start_date"),
         ({"partitions_def": {"type": "yearly"}}, "type is one of hourly, .* not 'yearly'"),
         ({"partitions_def": "daily"}, "'daily' is neither module:name nor fields"),
-        ({"downstream": [{"job": "mail", "partitions": "day"}]}, "checkpoint or batch, not 'day'"),
         ({"retry_policy": {"max_retries": 1, "delay": 1, "jitter": "some"}}, "retry_policy: 'some' is not"),
         ({"retry_policy": {"max_retries": 1, "jitter": "FULL"}}, "retry_policy: "),
         ({"partitions_def": {"type": "static"}}, "static partitions have partition_keys"),
@@ -407,8 +378,6 @@ def test_a_ttl_in_yaml_is_one_of_python() -> None:
         ({"partitions_def": {**DAILY, "day_offset": 1}}, "daily partitions .* not start_date, day_offset"),
         ({"partitions_def": "json:JSONDecoder"}, "partitions_def: .* name a PartitionsDefinition"),
         ({"partitions_def": "nowhere:DAYS"}, "partitions_def: .* write module:name"),
-        ({"downstream": [{"job": "mail", "partitions": "batch"}]}, "mail: .* need the field partitions_def"),
-        ({"downstream": [{"job": "mail", "run_config": "nowhere:f"}]}, "run_config: .* write module:name"),
         ({"patience": "soon"}, "patience: "),
         ({"orphan_budget": "much"}, "orphan_budget: "),
         ({"schedules": {"clean": "5 * * * *"}}, "schedules"),

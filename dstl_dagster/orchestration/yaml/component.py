@@ -28,7 +28,6 @@ from dstl_dagster.orchestration.watch.checks import (
 )
 from dstl_dagster.orchestration.watch.sensors import build_abort_sensors, build_checkpoint_sensor
 from dstl_dagster.orchestration.yaml.component_fields import (
-    DownstreamFields,
     Option,
     PartitionsFields,
     RetryFields,
@@ -193,11 +192,6 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     abort: bool = Field(
         default=False, description="Two sensors abort the attempt that a canceled or failed run left open."
     )
-    downstream: Sequence[DownstreamFields] = Field(
-        default=(),
-        description="Jobs of yours that are asked for, once for each checkpoint.",
-        examples=[[{"job": "mail", "partitions": "checkpoint"}]],
-    )
     schedules: dict[_Work, str] = Field(
         default_factory=dict,
         description="Cron schedules of the maintenance jobs, where the default is not right.",
@@ -361,8 +355,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         aborts = build_abort_sensors(
             assets, changelog=changelog, minimum_interval_seconds=seconds, default_status=status
         )
-        downstream = [each.sensor(assets, changelog, partitions, seconds, status) for each in self.downstream]
-        return [checkpoints, *(aborts if self.abort else []), *downstream]
+        return [checkpoints, *(aborts if self.abort else [])]
 
     def _freshness(self) -> timedelta | None:
         hours = number_of("freshness_hours", self.freshness_hours, whole=False)
