@@ -67,8 +67,9 @@ def write_frame(
     replace: Replaced = False,
     ttl: StateTtlConfig | None = None,
 ) -> OperatorReport:
-    """Append changed rows of `operator`, durably: steps 2 and 3 for its state. Does not add the report.
+    """Append changed rows of `operator`: steps 2 and 3 for its state. Does not add the report.
 
+    Few changes (64 KiB) wait in memory until step 3 ends, and share a file with those of other operators.
     Each row replaces the row of its key; a column that is left out becomes null. `replace` reads all key
     groups of the state, one of `KeyedState.ranges()` at a time, and holds what changes.
 
@@ -316,6 +317,7 @@ def _written(
         deleted=deleted,
         options=batch.coordinator.job_options,
         ttl=ttl,
+        shared=batch.shared_files,
     )
     if config is not None and config.watermark is not None:
         report = dataclasses.replace(report, ttl=ttl)  # which the rows' times do not move on

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +40,9 @@ from dstl_dagster.state.changes import delete_flags
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt
 from dstl_dagster.upload import local_changelog_directory
+
+if TYPE_CHECKING:
+    from dstl_dagster.keyed.write.shared_files import SharedFiles
 
 
 def open_attempt_changelog(
@@ -107,6 +111,7 @@ def write_rows(
     case_sensitive: bool = False,
     options: JobOptions | None = None,
     ttl: StateTtl | None = None,
+    shared: SharedFiles | None = None,
 ) -> OperatorReport:
     """Append changed rows of `operator` from this process, durably: steps 2 and 3 for its state.
 
@@ -122,6 +127,7 @@ def write_rows(
         options: the job's.
         ttl: as `Batch.ttl_to_write` gives it for this state, which also tells what time goes into a column
             that is filled; `None`: the state has none.
+        shared: where a range with few changes waits for others of the attempt; `None`: each gets a file now.
 
     Raises: InvalidInputError: kind `duplicate_key`, `schema_change`, or one that says what does not fit. Then
     no report names anything that was appended.
@@ -138,6 +144,8 @@ def write_rows(
     hashes, groups = hashes[order], groups[order]
     ordered = taken(rows, order)
     flags = None if deleted is None else delete_flags(deleted, rows.num_rows).take(pa.array(order))
+    options = options or JobOptions()
+    handles = []
     with open_attempt_changelog(store, attempt, options) as storage, ExitStack() as writers:
         persisted = []
         for key_groups in ranges_of_tasks(partitions, schema.max_parallelism):
@@ -151,10 +159,15 @@ def write_rows(
                     None if flags is None else flags.slice(start, stop - start),
                     hashes=hashes[start:stop],
                 )
+                if shared is not None:
+                    handles.append(
+                        shared.write_range(storage, operator, schema, key_groups, changes, options)
+                    )
+                    continue
                 writer = writers.enter_context(storage.create_writer(operator, key_groups))
                 # Awaited only after all have started: each is encoded while the previous one is uploaded.
                 persisted.append(_begin(writer, attempt, schema, changes))
-        handles = [_handle_of(each) for each in persisted]
+        handles += map(_handle_of, persisted)
     deletes = 0 if flags is None else flags.true_count
     return OperatorReport(
         operator=operator,

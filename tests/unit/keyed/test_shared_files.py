@@ -14,6 +14,7 @@ import pytest
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Manifest, OperatorReport
 from dstl_dagster.errors import InvalidInputError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.jobs import merge_frame, write_frame
 from dstl_dagster.keyed import KeyedState, SharedFiles, held_if_small
 from dstl_dagster.keyed.documents.reports import stored_bytes
 from dstl_dagster.keyed.write import shared_files
@@ -126,6 +127,28 @@ def test_one_operator_costs_no_more_than_a_file_of_its_own(ranges: int) -> None:
     assert {stream.name for handle in found for stream in handle.streams} == {name}
     assert (found[0].share_bytes is None) == (ranges == 1)
     assert stored_bytes(found) in range(len(memory.get(name)) - ranges + 1, len(memory.get(name)) + 1)
+
+
+def test_rows_in_memory_share_a_file() -> None:
+    """Those of each operator that a batch writes or merges, without Spark; many rows have a file at once."""
+    memory = MemoryObjectStore()
+    coordinator = coordinator_on(memory)
+    rows = pa.table({"id": [1, 2], "value": [3, 4]})
+    batch = Batch.open(coordinator)
+    for name in ("written", "also"):
+        batch.add(write_frame(rows, batch, operator=name, keys=["id"], max_parallelism=8))
+    update = {"value": "coalesce(old.value, 0) + new.value"}
+    schema = "id BIGINT, value BIGINT"
+    batch.add(merge_frame(rows, batch, operator="merged", keys=["id"], update=update, schema=schema))
+    assert changelog_files(memory) == []
+    many = pa.table({"id": np.arange(SMALL_BYTES // 4), "value": np.zeros(SMALL_BYTES // 4)})
+    batch.add(write_frame(many, batch, operator="many", keys=["id"]))
+    assert len(changelog_files(memory)) == 1
+    manifest = batch.complete().manifest
+    assert len(changelog_files(memory)) == 2
+    for name in ("written", "also", "merged"):
+        assert rows_of(memory, manifest, name).equals(rows)
+    assert rows_of(memory, manifest, "many").num_rows == many.num_rows
 
 
 def test_a_report_that_waits_is_refused_outside_of_its_batch() -> None:
