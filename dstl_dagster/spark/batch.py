@@ -258,6 +258,7 @@ class CheckpointBatch:
         operator: str,
         keys: Sequence[str],
         max_parallelism: int | None = None,
+        partitions: int | None = None,
         deleted: str | None = None,
         replace: Replaced = False,
         drop_columns: Collection[str] = (),
@@ -268,7 +269,8 @@ class CheckpointBatch:
         """Append the changed rows of `operator` to the changelog (see `dstl_dagster.spark.write_state`).
 
         They may also be a DataFrame of pandas or Polars, an Arrow table, a relation of DuckDB, or another
-        frame in this process's memory: then without `drop_columns`, `rename_columns` and `job_options`.
+        frame in this process's memory: then without `partitions`, `drop_columns`, `rename_columns`
+        and `job_options`.
         """
         self._require_new()
         common: dict[str, Any] = {
@@ -280,6 +282,7 @@ class CheckpointBatch:
             "ttl": ttl,
         }
         of_spark: dict[str, Any] = {
+            "partitions": partitions,
             "drop_columns": drop_columns,
             "rename_columns": rename_columns,
             "job_options": job_options,
@@ -305,6 +308,7 @@ class CheckpointBatch:
         schema: StructType | str,
         delete: str | Column | None = None,
         max_parallelism: int | None = None,
+        partitions: int | None = None,
         drop_columns: Collection[str] = (),
         rename_columns: Mapping[str, str] | None = None,
         ttl: StateTtlConfig | None = None,
@@ -325,6 +329,7 @@ class CheckpointBatch:
             "ttl": ttl,
         }
         of_spark: dict[str, Any] = {
+            "partitions": partitions,
             "drop_columns": drop_columns,
             "rename_columns": rename_columns,
             "job_options": job_options,

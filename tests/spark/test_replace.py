@@ -104,3 +104,15 @@ def test_a_batch_replaces_rows_of_any_frame(job: Job) -> None:
         with CheckpointBatch(job.coordinator, idempotency_key=str(number)) as batch:
             report = batch.write_state(frame, operator="op", keys=["part", "number"], replace="part = 'b'")
         assert (report.upserts, report.deletes) == (1, 1)
+
+
+def test_a_batch_writes_and_merges_in_a_number_of_tasks(job: Job) -> None:
+    """Each task has a range of key groups; rows in memory have no tasks."""
+    rows = job.spark.range(100)
+    merge: dict[str, Any] = {"operator": "merged", "keys": ["id"], "schema": "id BIGINT", "update": {}}
+    with CheckpointBatch(job.coordinator) as batch:
+        written = batch.write_state(rows, operator="written", keys=["id"], partitions=3)
+        merged = batch.merge_state(rows, **merge, partitions=3)
+        with pytest.raises(InvalidInputError, match="partitions is for a DataFrame of Spark"):
+            batch.merge_state(rows.toArrow(), **merge, partitions=3)
+    assert [len(report.handles) for report in (written, merged)] == [3, 3]
