@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ import pytest
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.metrics import fan_out
-from dstl_dagster.storage import open_store
+from dstl_dagster.storage import ABSENT, MemoryObjectStore, open_store
+from dstl_dagster.testing.fault_schedules import Fault, NoFaults, Request
+from dstl_dagster.testing.fault_store import FaultStore
 from tests.docs.pages import ROOT, blocks, chapters
+from tests.unit.conftest import Job, KeyedJob
 
 PAGE = "\n".join(page.read_text(encoding="utf-8") for page in chapters("operations"))
 
@@ -61,3 +66,41 @@ def test_the_hooks_feed_prometheus_and_opentelemetry(tmp_path: Path) -> None:
     assert [each["value"] for each in points["dstl.counted"] if each["attributes"] == uploads] == [1]
     assert [each["count"] for each in points["dstl.measured"] if each["attributes"] == sizes] == [1]
     assert [each["value"] for each in points["dstl.gauge"]] == [0]
+
+
+class _FirstUploadFails(NoFaults):
+    failed = False
+
+    def decide(self, request: Request) -> Fault | None:
+        if self.failed or "/changelog/" not in request.name or not request.changes:
+            return None
+        self.failed = True
+        return Fault.ERROR_BEFORE
+
+
+def test_loggers_and_threads_have_the_names_of_the_page(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a job with an upload that is repeated, a file that is blocked, and a read of its state."""
+    before = set(threading.enumerate())
+    started: list[str] = []
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda it: (started.append(it.name), start(it)))
+    store = FaultStore(MemoryObjectStore(), _FirstUploadFails())
+    job = KeyedJob(store)
+    with caplog.at_level(logging.INFO, "dstl_dagster"):
+        attempt = job.coordinator.trigger()
+        state = job.report(attempt, [{"tail": f"N{number}", "flights": number} for number in range(9)])
+        file = Job(store).file(attempt, "out.txt", b"ours")
+        job.coordinator.record(attempt, [state], [file])
+        job.coordinator.confirm(attempt)
+        store.put("out.txt", b"another's", precondition=ABSENT)
+        job.coordinator.compose_commit()
+        assert len(KeyedJob(store).rows()) == 9
+    (section,) = re.findall(r"^## Logs and threads\n(.*?)^## ", PAGE, re.DOTALL | re.MULTILINE)
+    logged = {(each.name.split(".")[1], each.levelname) for each in caplog.records}
+    assert {("timeline", "INFO"), ("upload", "INFO"), ("checkpoint", "WARNING")} <= logged
+    assert set(re.findall(r"`dstl_dagster\.(\w+)`", section)) == {"timeline", "upload", "checkpoint"}
+    assert [name for name in started if not name.startswith("dstl-")] == []
+    assert set(re.findall(r"`(dstl-[a-z-]+\w)`", section)) <= {name.partition("_")[0] for name in started}
+    assert set(threading.enumerate()) <= before
