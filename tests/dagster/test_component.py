@@ -53,7 +53,6 @@ MORE = """\
   owners: ["team:data"]
   kinds: [gcs]
   freshness_hours: 36
-  commit: true
   partitions_def: {type: daily, start_date: "2024-01-01"}
   retry_policy: {max_retries: 5, delay: 10}
   schedules: {cleanup: 5 * * * *}
@@ -149,7 +148,7 @@ def test_it_makes_everything_of_a_job(days: Days) -> None:
     assets = JobAssets("orders", operators=("totals",))
     made = {assets.state_key, assets.operator_key("totals"), assets.files_key, assets.checkpoints_key}
     assert made <= {spec.key for spec in defs.resolve_all_asset_specs()}
-    assert {"commit", "cleanup", "materialize", "verify", "restore", "checks"} == {
+    assert {"cleanup", "materialize", "verify", "restore", "checks"} == {
         name.removeprefix("orders_") for name in repository.job_names if not name.startswith("__")
     }
     (sensor,) = repository.sensor_defs
@@ -194,17 +193,6 @@ def test_options_reach_the_coordinator(retained: Any, days: Days, tmp_path: Path
     assert defs.resolve_job_def("days_cleanup").execute_in_process(instance=days.instance).success
     coordinator = dstl.ChangelogStorageResource(uri=uri).coordinator("days")
     assert [each.checkpoint_id for each in coordinator.list()] == [3, 4, 5]
-
-
-def test_step_6_is_left_to_dagster_only_when_asked(days: Days, tmp_path: Path) -> None:
-    """With `commit` the sensor requests runs of the commit job; without it, never."""
-    uri = (tmp_path / "store").as_uri()
-    days.code.make_outside(uri, "2024-01-01", until="completed")
-    for commit in (False, True):
-        defs = built(job="days", store=uri, commit=commit)
-        with dg.build_sensor_context(instance=days.instance) as context:
-            result = defs.resolve_sensor_def("days_checkpoints")(context)
-        assert len(result.run_requests) == commit
 
 
 def test_the_library_is_registered() -> None:

@@ -62,7 +62,6 @@ FIELDS: dict[Any, dict[str, str]] = {
         "name": OWN_NAME,
         "changelog": OWN_STORE,
         "clock": TEST_CLOCK,
-        "commit_job": "commit",
         **{
             name: name
             for name in (
@@ -200,7 +199,7 @@ def test_the_fields_arrive() -> None:
         assert (sensor.default_status.value, sensor.minimum_interval_seconds) == ("RUNNING", 7)
     crons = {each.name: each.cron_schedule for each in repository.schedule_defs}
     assert (crons["orders_cleanup_schedule"], crons["orders_checks_schedule"]) == ("5 * * * *", "53 * * * *")
-    for name in ("commit", "cleanup", "materialize", "verify", "restore"):
+    for name in ("cleanup", "materialize", "verify", "restore"):
         for node in repository.get_job(f"orders_{name}").nodes:
             assert node.definition.retry_policy == dg.RetryPolicy(9, 2, dg.Backoff.LINEAR), name
 
@@ -510,7 +509,7 @@ def test_a_scaffold_without_its_job_is_refused(component: type[dg.Component]) ->
         ("", "  max_parallelism: many", 9, "max_parallelism: 'many' is not a whole number of 1 or more"),
         ("", "  max_parallelism: 99999", 9, "max_parallelism: .*1..32768"),
         ("", "  freshness_hours: .inf", 9, "freshness_hours: inf is not a number"),
-        ("", "  commit: maybe", 9, "commit: 'maybe' cannot be used. Write true or false"),
+        ("", "  abort: maybe", 9, "abort: 'maybe' cannot be used. Write true or false"),
         ("", "  default_status: running", 9, "default_status: 'running' .* STOPPED or RUNNING"),
         ("", "  schedules: {cleanup: soon}", 9, "schedules: .*'soon'"),
         ("", "  owners: data", 9, "owners: 'data' .*team:data"),

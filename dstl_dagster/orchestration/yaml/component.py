@@ -178,16 +178,13 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     checkpoints: str = Field(default="checkpoints", description="Last part of the key of its checkpoints.")
     patience: Option = Field(
         default="1 h",
-        description="How long the sensor waits for a run that seems alive to report, or to commit.",
+        description="How long the sensor waits for a run that seems alive to report.",
     )
     minimum_interval_seconds: Option = Field(
         default=30, description="Between the ticks of a sensor, in seconds."
     )
     default_status: Literal["STOPPED", "RUNNING"] = Field(
         default="STOPPED", description="Of the sensors, before somebody turns them on or off in the page."
-    )
-    commit: bool = Field(
-        default=False, description="Dagster does step 6 (compose-commit), which the job leaves to it."
     )
     abort: bool = Field(
         default=False, description="Two sensors abort the attempt that a canceled or failed run left open."
@@ -287,7 +284,6 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             partitions_def=partitions,
         )
         maintenance: dict[str, Any] = {"changelog": changelog, "retry_policy": self._retry_policy()}
-        commit_job = build_maintenance(assets, "commit", **maintenance)
         restore = build_maintenance(assets, "restore", partitions_def=partitions, **maintenance)
         crons = {**_CRONS, **self.schedules}
         with argument("schedules"):
@@ -297,8 +293,8 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         return dg.Definitions(
             assets=self._assets(context, assets, changelog, partitions),
             asset_checks=[checks],
-            sensors=self._sensors(assets, changelog, partitions, commit_job),
-            jobs=[commit_job, restore],
+            sensors=self._sensors(assets, changelog, partitions),
+            jobs=[restore],
             schedules=schedules,
         )
 
@@ -339,14 +335,12 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         assets: JobAssets,
         changelog: ChangelogStorageResource,
         partitions: dg.PartitionsDefinition[str] | None,
-        commit_job: dg.JobDefinition,
     ) -> list[dg.SensorDefinition]:
         status = dg.DefaultSensorStatus(self.default_status)
         seconds = number_of("minimum_interval_seconds", self.minimum_interval_seconds)
         checkpoints = build_checkpoint_sensor(
             assets,
             changelog=changelog,
-            commit_job=commit_job if self.commit else None,
             partitions_def=partitions,
             patience=parse_duration("patience", str(self.patience)),
             minimum_interval_seconds=seconds,
