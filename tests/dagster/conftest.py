@@ -183,12 +183,6 @@ def _last(step_key: str) -> str:
     return step_key.rpartition(".")[2]
 
 
-@pytest.fixture(autouse=True)
-def no_bucket_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process checks a bucket once; here each test is a process that has checked none."""
-    monkeypatch.setattr("dstl_dagster.orchestration.inject.preflight._checked", set())
-
-
 @pytest.fixture(autouse=True, scope="session")
 def migrations_are_loaded_once() -> Iterator[None]:
     """Alembic makes the tables of every instance, and would load each of 90 files of Dagster's for it."""
