@@ -1,18 +1,12 @@
 from dstl_dagster.checkpoint.batch import Batch as Batch
 from dstl_dagster.checkpoint.claims import Claim as Claim
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator as CheckpointCoordinator
-from dstl_dagster.checkpoint.inspect.audit import (
-    Audit as Audit,
-    Damage as Damage,
-)
+from dstl_dagster.checkpoint.inspect.audit import Audit as Audit, Damage as Damage
 from dstl_dagster.checkpoint.inspect.verify import Verification as Verification
 from dstl_dagster.checkpoint.job import Checkpoint as Checkpoint
 from dstl_dagster.checkpoint.reader import CheckpointReader as CheckpointReader
 from dstl_dagster.checkpoint.restore import RestorePlan as RestorePlan
-from dstl_dagster.checkpoint.steps.clean_up import (
-    CleanUp as CleanUp,
-    components_of as components_of,
-)
+from dstl_dagster.checkpoint.steps.clean_up import CleanUp as CleanUp, components_of as components_of
 from dstl_dagster.checkpoint.steps.compose_commit import SUCCESS_FILE as SUCCESS_FILE
 from dstl_dagster.checkpoint.merge_state import materialize as materialize
 from dstl_dagster.checkpoint.renames import (
@@ -21,19 +15,8 @@ from dstl_dagster.checkpoint.renames import (
     changed_schema as changed_schema,
 )
 from dstl_dagster.keyed import (
-    AttemptReport as AttemptReport,
     FileReport as FileReport,
     Manifest as Manifest,
-    Measure as Measure,
-    NameChange as NameChange,
     OperatorReport as OperatorReport,
-    Source as Source,
-    load_report as load_report,
-    store_report as store_report,
 )
-from dstl_dagster.timeline import (
-    Attempt as Attempt,
-    PlannedAttempt as PlannedAttempt,
-    Resolution as Resolution,
-    Timeline as Timeline,
-)
+from dstl_dagster.timeline import Attempt as Attempt, Timeline as Timeline

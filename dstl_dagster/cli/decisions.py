@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, Resolution
+from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.options import (
     as_json_option,
     dry_run_option,
@@ -26,7 +26,7 @@ from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import nearest
 from dstl_dagster.jobs import Correction, correct, plan_correction
 from dstl_dagster.settings import parse_duration
-from dstl_dagster.timeline import AsOf, Attempt
+from dstl_dagster.timeline import AsOf, Attempt, Resolution
 
 _KEEP_ALL = 2**31
 _RETENTION = ("execution.checkpointing.num-retained", "dstl.checkpoint.min-age")

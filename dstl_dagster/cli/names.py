@@ -15,7 +15,6 @@ import click
 from dstl_dagster.checkpoint import (
     Checkpoint,
     CheckpointCoordinator,
-    NameChange,
     change_columns,
     change_names,
     changed_schema,
@@ -32,7 +31,7 @@ from dstl_dagster.cli.render import checkpoint_json, operators_json, operators_t
 from dstl_dagster.cli.rows import keyed_operators, one_operator
 from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import StateTtl
-from dstl_dagster.keyed import Source
+from dstl_dagster.keyed import NameChange, Source
 from dstl_dagster.state import ColumnChanges, StateSchema
 from dstl_dagster.timeline import AsOf
 

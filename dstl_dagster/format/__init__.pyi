@@ -1,14 +1,11 @@
-from dstl_dagster.format.changelog_file.reader import ChangelogFileReader as ChangelogFileReader
 from dstl_dagster.format.changes import (
     META_KEY_GROUP as META_KEY_GROUP,
     StateChange as StateChange,
     StateChangeSet as StateChangeSet,
 )
 from dstl_dagster.format.column_ids import ColumnIds as ColumnIds
-from dstl_dagster.format.changelog_file.compression import Compression as Compression
 from dstl_dagster.format.handles import (
     ChangelogStateHandle as ChangelogStateHandle,
-    LocalStateHandle as LocalStateHandle,
     SnapshotResult as SnapshotResult,
     StreamStateHandle as StreamStateHandle,
 )
@@ -27,8 +24,5 @@ from dstl_dagster.format.readable import (
     nearest as nearest,
     readable_bytes as readable_bytes,
 )
-from dstl_dagster.format.sequence import (
-    SequenceNumber as SequenceNumber,
-    SequenceNumberRange as SequenceNumberRange,
-)
+from dstl_dagster.format.sequence import SequenceNumber as SequenceNumber
 from dstl_dagster.format.state_ttl import StateTtl as StateTtl

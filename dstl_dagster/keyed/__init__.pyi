@@ -15,10 +15,7 @@ from dstl_dagster.keyed.documents.entries import (
     RunLists as RunLists,
     load_list as load_list,
 )
-from dstl_dagster.keyed.read.export import (
-    Export as Export,
-    export_checkpoint as export_checkpoint,
-)
+from dstl_dagster.keyed.read.export import Export as Export, export_checkpoint as export_checkpoint
 from dstl_dagster.keyed.read.keyed_state import (
     KeyedState as KeyedState,
     StateAt as StateAt,
@@ -37,7 +34,6 @@ from dstl_dagster.keyed.merge.merge import (
     merge_of_all as merge_of_all,
     with_due_merges as with_due_merges,
 )
-from dstl_dagster.keyed.merge.policy import MergePolicy as MergePolicy
 from dstl_dagster.keyed.write.replace import (
     Grouped as Grouped,
     Replacement as Replacement,
@@ -51,16 +47,8 @@ from dstl_dagster.keyed.documents.reports import (
     store_report as store_report,
 )
 from dstl_dagster.keyed.documents.row_count import StateRows as StateRows
-from dstl_dagster.keyed.documents.runs import (
-    Merge as Merge,
-    Run as Run,
-    merged_runs as merged_runs,
-)
-from dstl_dagster.keyed.read.scan import (
-    Filters as Filters,
-    KeyGroups as KeyGroups,
-    StateScan as StateScan,
-)
+from dstl_dagster.keyed.documents.runs import Run as Run, merged_runs as merged_runs
+from dstl_dagster.keyed.read.scan import Filters as Filters, KeyGroups as KeyGroups, StateScan as StateScan
 from dstl_dagster.keyed.write.shared_files import (
     SharedFiles as SharedFiles,
     changes_to_json as changes_to_json,
@@ -79,12 +67,5 @@ from dstl_dagster.keyed.write.writer import (
     write_range as write_range,
     write_rows as write_rows,
 )
-from dstl_dagster.keyed.read.history import (
-    KeyChange as KeyChange,
-    key_history as key_history,
-)
-from dstl_dagster.keyed.read.pairs import (
-    Beside as Beside,
-    beside as beside,
-    changed_rows as changed_rows,
-)
+from dstl_dagster.keyed.read.history import KeyChange as KeyChange, key_history as key_history
+from dstl_dagster.keyed.read.pairs import Beside as Beside, beside as beside, changed_rows as changed_rows

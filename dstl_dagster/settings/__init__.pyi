@@ -7,7 +7,6 @@ from dstl_dagster.settings.gs import GSFileSystemOptions as GSFileSystemOptions
 from dstl_dagster.settings.job import JobOptions as JobOptions, Options as Options, parse_lines as parse_lines
 from dstl_dagster.settings.ttl import StateTtlConfig as StateTtlConfig
 from dstl_dagster.settings.units import (
-    MemorySize as MemorySize,
     parse_bool as parse_bool,
     parse_duration as parse_duration,
     parse_int as parse_int,

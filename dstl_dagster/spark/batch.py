@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dstl_dagster.checkpoint import (
     Attempt,
-    AttemptReport,
     Batch,
     Checkpoint,
     CheckpointCoordinator,
@@ -28,7 +27,7 @@ from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.jobs import merge_frame, write_frame
-from dstl_dagster.keyed import Replaced
+from dstl_dagster.keyed import AttemptReport, Replaced
 from dstl_dagster.recoverable import GSRecoverableWriterCommitter
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig
 from dstl_dagster.spark.stores import read_cost_of

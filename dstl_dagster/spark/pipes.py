@@ -15,7 +15,7 @@ import logging
 from types import TracebackType
 from typing import Final, Literal
 
-from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator, Claim, load_report
+from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator, Claim
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import (
     ClosedError,
@@ -26,6 +26,7 @@ from dstl_dagster.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from dstl_dagster.keyed import load_report
 from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.spark.dataframes.progress import Progress
 from dstl_dagster.storage import Cost, RunningCost

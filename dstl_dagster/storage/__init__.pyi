@@ -1,8 +1,4 @@
-from dstl_dagster.storage.accounting.cost import (
-    NO_COST as NO_COST,
-    Cost as Cost,
-    CostMeter as CostMeter,
-)
+from dstl_dagster.storage.accounting.cost import NO_COST as NO_COST, Cost as Cost, CostMeter as CostMeter
 from dstl_dagster.storage.accounting.metered import metered as metered
 from dstl_dagster.storage.accounting.steps import (
     COMPOSE_COMMIT as COMPOSE_COMMIT,
@@ -21,7 +17,6 @@ from dstl_dagster.storage.base import (
     ABSENT as ABSENT,
     ANY as ANY,
     MAX_COMPOSE_SOURCES as MAX_COMPOSE_SOURCES,
-    Absent as Absent,
     BatchDeletingStore as BatchDeletingStore,
     Buffer as Buffer,
     Generation as Generation,
@@ -44,10 +39,7 @@ from dstl_dagster.storage.batching import (
     component_lookups as component_lookups,
     delete_each as delete_each,
 )
-from dstl_dagster.storage.copies import (
-    Origin as Origin,
-    generation_of_copy as generation_of_copy,
-)
+from dstl_dagster.storage.copies import Origin as Origin, generation_of_copy as generation_of_copy
 from dstl_dagster.storage.gcs.store import GCSObjectStore as GCSObjectStore
 from dstl_dagster.storage.local.file_ranges import FileRanges as FileRanges
 from dstl_dagster.storage.local.store import LocalObjectStore as LocalObjectStore
@@ -57,11 +49,7 @@ from dstl_dagster.storage.open import (
     require_store_uri as require_store_uri,
     require_within as require_within,
 )
-from dstl_dagster.storage.policy.retry import (
-    Retries as Retries,
-    RetryAttempt as RetryAttempt,
-    RetryPolicy as RetryPolicy,
-)
+from dstl_dagster.storage.policy.retry import Retries as Retries, RetryPolicy as RetryPolicy
 from dstl_dagster.storage.policy.update_limit import let_settle as let_settle
 from dstl_dagster.storage.preflight import (
     Finding as Finding,

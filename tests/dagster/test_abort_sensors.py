@@ -9,7 +9,8 @@ import dagster as dg
 import pytest
 
 from dstl_dagster import build_abort_sensors
-from dstl_dagster.checkpoint import Attempt, AttemptReport, store_report
+from dstl_dagster.checkpoint import Attempt
+from dstl_dagster.keyed import AttemptReport, store_report
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Days

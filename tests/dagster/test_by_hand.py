@@ -13,9 +13,10 @@ import dagster as dg
 import pytest
 
 from dstl_dagster import ChangelogStorageResource, CheckpointLineageComponent, RecoverableWriterResource
-from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport, load_report
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ClosedError, UnavailableError
 from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.keyed import load_report
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark import CheckpointBatch
 from dstl_dagster.storage import open_store

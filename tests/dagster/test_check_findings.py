@@ -19,7 +19,7 @@ from dstl_dagster import (
     build_maintenance,
     checkpoint_asset_specs,
 )
-from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Resolution
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import StateRows, write_rows
@@ -32,7 +32,7 @@ from dstl_dagster.orchestration.report.findings import (
 from dstl_dagster.orchestration.report.reconcile import PartitionChanges
 from dstl_dagster.orchestration.watch.checks import CHECKS
 from dstl_dagster.storage import ABSENT
-from dstl_dagster.timeline import BatchKey, TimelineView
+from dstl_dagster.timeline import BatchKey, Resolution, TimelineView
 from tests.dagster.bad_day import Page
 from tests.dagster.shown import failed_partitions
 

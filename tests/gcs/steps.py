@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, load_report
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.keyed import load_report
 from dstl_dagster.spark import CheckpointBatch
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, load_report
-from dstl_dagster.keyed import Manifest
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
+from dstl_dagster.keyed import Manifest, load_report
 from dstl_dagster.spark import CheckpointBatch
 from dstl_dagster.storage import open_store
 from dstl_dagster.testing.gcs_server import GCSServer

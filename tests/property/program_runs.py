@@ -25,9 +25,9 @@ from dagster._core.storage.event_log import in_memory as events_module
 from sqlalchemy.pool import SingletonThreadPool
 
 import dstl_dagster as dstl
-from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Claim, Measure
+from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Claim
 from dstl_dagster.errors import DstlError, ErrorKind
-from dstl_dagster.keyed import write_rows
+from dstl_dagster.keyed import Measure, write_rows
 from dstl_dagster.orchestration import keys as keys_module
 from dstl_dagster.orchestration.inject import resources as resources_module
 from dstl_dagster.spark.sink.options import SinkOptions

@@ -21,10 +21,10 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, NameChange, change_columns, change_names
+from dstl_dagster.checkpoint import CheckpointCoordinator, change_columns, change_names
 from dstl_dagster.errors import DstlError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.jobs import drop_job
-from dstl_dagster.keyed import Manifest, diff_checkpoints
+from dstl_dagster.keyed import Manifest, NameChange, diff_checkpoints
 from dstl_dagster.orchestration import run_claims as claims_module
 from dstl_dagster.state import ColumnChanges
 from dstl_dagster.storage import LocalObjectStore, ObjectStore

@@ -38,7 +38,6 @@ from dstl_dagster.keyed import (
     FileReport,
     Manifest,
     Measure,
-    Merge,
     NameChange,
     OperatorEntry,
     OperatorReport,
@@ -50,6 +49,7 @@ from dstl_dagster.keyed import (
 )
 from dstl_dagster.keyed.documents.manifest import load_manifest
 from dstl_dagster.keyed.documents.reports import load_report
+from dstl_dagster.keyed.documents.runs import Merge
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable, GSResumeRecoverable
 from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer, GSResumeRecoverableSerializer
 from dstl_dagster.state import StateSchema

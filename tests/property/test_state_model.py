@@ -14,10 +14,11 @@ import pytest
 
 from dstl_dagster.checkpoint import Manifest
 from dstl_dagster.checkpoint.steps import record
-from dstl_dagster.keyed import MergePolicy, OperatorEntry, Run
+from dstl_dagster.keyed import OperatorEntry, Run
 from dstl_dagster.keyed.documents import runs as runs_module
 from dstl_dagster.keyed.documents.entries import Listed
 from dstl_dagster.keyed.merge import merge
+from dstl_dagster.keyed.merge.policy import MergePolicy
 from dstl_dagster.timeline.decisions import attempts
 from tests.property.state_world import live
 

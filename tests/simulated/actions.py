@@ -16,15 +16,8 @@ from typing import NamedTuple
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, OperatorReport
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
-from dstl_dagster.keyed import (
-    AttemptReport,
-    Merge,
-    OperatorEntry,
-    Run,
-    Source,
-    load_report,
-    store_report,
-)
+from dstl_dagster.keyed import AttemptReport, OperatorEntry, Run, Source, load_report, store_report
+from dstl_dagster.keyed.documents.runs import Merge
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage import ABSENT, ObjectStore
 from tests.simulated import batches

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, load_report, materialize
+from dstl_dagster.checkpoint import CheckpointCoordinator, materialize
 from dstl_dagster.errors import InvalidInputError, NotFoundError, UnavailableError
+from dstl_dagster.keyed import load_report
 from dstl_dagster.spark import (
     CheckpointBatch,
     checkpointed_batches,

@@ -12,7 +12,8 @@ from pathlib import Path
 import dagster as dg
 from pyspark.sql import SparkSession
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, load_report
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.keyed import load_report
 from dstl_dagster.spark import CheckpointBatch, local_session, stop_session
 from dstl_dagster.storage import open_store
 from dstl_flights import source

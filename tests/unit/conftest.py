@@ -12,7 +12,8 @@ import pytest
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, FileReport, OperatorReport
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
-from dstl_dagster.keyed import KeyedState, Merge, Run, write_rows
+from dstl_dagster.keyed import KeyedState, Run, write_rows
+from dstl_dagster.keyed.documents.runs import Merge
 from dstl_dagster.keyed.merge.merge import write_merge
 from dstl_dagster.keyed.merge.policy import DueMerge
 from dstl_dagster.recoverable import GSRecoverableWriter

@@ -8,9 +8,10 @@ from typing import Final, Protocol
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import Attempt, AttemptReport, Checkpoint
+from dstl_dagster.checkpoint import Attempt, Checkpoint
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.keyed import AttemptReport
 from dstl_dagster.orchestration.inject.opening import is_called_directly
 
 _LINES = 20

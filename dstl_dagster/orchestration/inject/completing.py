@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, load_report
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
+from dstl_dagster.keyed import load_report
 from dstl_dagster.orchestration.inject.opening import is_called_directly
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report.steps import (

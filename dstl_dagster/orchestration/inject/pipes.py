@@ -16,8 +16,9 @@ from typing import Any
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import Attempt, AttemptReport, Checkpoint, CheckpointCoordinator, load_report
+from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.keyed import AttemptReport, load_report
 from dstl_dagster.orchestration.inject.batch_log import log_opened, log_persisted
 from dstl_dagster.orchestration.inject.opening import BatchRequest, refusing
 from dstl_dagster.orchestration.inject.repeated_run import log_repeated

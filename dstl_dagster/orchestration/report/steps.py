@@ -14,17 +14,11 @@ from typing import Any
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import (
-    Attempt,
-    Checkpoint,
-    CheckpointCoordinator,
-    CleanUp,
-    Verification,
-    load_report,
-)
+from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, CleanUp, Verification
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.keyed import load_report
 from dstl_dagster.orchestration.definitions import assets_in, code_location, definition_of
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns

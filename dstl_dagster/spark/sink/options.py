@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from dstl_dagster.checkpoint import Claim, Measure
+from dstl_dagster.checkpoint import Claim
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.keyed import Measure
 from dstl_dagster.settings import JobOptions, StateTtlConfig, parse_bool, parse_int, parse_user_metadata
 from dstl_dagster.spark.dataframes.file_formats import (
     FileMode,

@@ -17,7 +17,7 @@ from typing import Final
 
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, PlannedAttempt
+from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import StateTtl
 from dstl_dagster.keyed import Scope, replaced_scope, schema_of
@@ -37,6 +37,7 @@ from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.spark.types import arrow_schema
 from dstl_dagster.state import StateSchema, as_spelled, filled_column, schema_to_write, spelled, ttl_to_write
 from dstl_dagster.storage import Cost, CostMeter, ObjectStore
+from dstl_dagster.timeline import PlannedAttempt
 
 _WITH_ONE_TEXT: Final = (st.StringType, st.IntegralType, st.BooleanType, st.DateType)
 """The types of columns that name folders. The text of others is the session's, which tells a sink nothing."""

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dstl_dagster.checkpoint import Claim, Measure
+from dstl_dagster.checkpoint import Claim
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError
+from dstl_dagster.keyed import Measure
 from dstl_dagster.timeline import BatchKey
 
 POSITION = "spark query"

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, load_report, materialize
+from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, materialize
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError
 from dstl_dagster.format.envelope import decode_document
-from dstl_dagster.keyed import Manifest, Source, load_manifest, store_manifest
+from dstl_dagster.keyed import Manifest, Source, load_manifest, load_report, store_manifest
 from dstl_dagster.storage import CheckpointCost, Cost, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 from tests.unit.checkpoint.counting import Counted

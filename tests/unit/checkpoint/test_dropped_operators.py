@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dstl_dagster.checkpoint import Batch, Claim, NameChange, change_names
+from dstl_dagster.checkpoint import Batch, Claim, change_names
 from dstl_dagster.errors import ConflictError, ErrorKind
+from dstl_dagster.keyed import NameChange
 from dstl_dagster.timeline import BatchKey
 
 

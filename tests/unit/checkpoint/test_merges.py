@@ -9,17 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.checkpoint import (
-    Attempt,
-    Checkpoint,
-    CheckpointCoordinator,
-    OperatorReport,
-    load_report,
-    materialize,
-)
+from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, OperatorReport, materialize
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, UnavailableError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import Merge, Run, due_operators
+from dstl_dagster.keyed import Run, due_operators, load_report
+from dstl_dagster.keyed.documents.runs import Merge
 from dstl_dagster.keyed.merge.merge import write_merge
 from dstl_dagster.keyed.merge.policy import DueMerge
 from dstl_dagster.keyed.read import keyed_state

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dstl_dagster.checkpoint import AttemptReport, Batch, Claim, Measure, load_report, store_report
+from dstl_dagster.checkpoint import Batch, Claim
 from dstl_dagster.errors import ErrorKind
+from dstl_dagster.keyed import AttemptReport, Measure, load_report, store_report
 from dstl_dagster.recoverable import GSCommitRecoverableSerializer, GSRecoverableWriter
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
 from dstl_dagster.registry import TaskChangelogRegistry

@@ -14,13 +14,13 @@ from dstl_dagster.errors import FormatError, InvalidInputError
 from dstl_dagster.format import (
     ChangelogStateHandle,
     KeyGroupRange,
-    LocalStateHandle,
     SequenceNumber,
-    SequenceNumberRange,
     SnapshotResult,
     StateChange,
     StreamStateHandle,
 )
+from dstl_dagster.format.handles import LocalStateHandle
+from dstl_dagster.format.sequence import SequenceNumberRange
 
 RANGE = KeyGroupRange.of(2, 5)
 

@@ -15,12 +15,18 @@ from dstl_dagster.checkpoint import (
     CheckpointCoordinator,
     change_columns,
     changed_schema,
-    load_report,
     materialize,
 )
 from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.format import ColumnIds
-from dstl_dagster.keyed import KeyedState, diff_checkpoints, export_checkpoint, key_history, write_rows
+from dstl_dagster.keyed import (
+    KeyedState,
+    diff_checkpoints,
+    export_checkpoint,
+    key_history,
+    load_report,
+    write_rows,
+)
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import ColumnChanges, StateSchema
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore

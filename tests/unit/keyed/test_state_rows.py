@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.keyed import Merge, OperatorReport, Run, StateRows, merged_runs
+from dstl_dagster.keyed import OperatorReport, Run, StateRows, merged_runs
+from dstl_dagster.keyed.documents.runs import Merge
 
 
 def handle(first: int, last: int) -> ChangelogStateHandle:

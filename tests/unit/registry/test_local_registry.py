@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from dstl_dagster.errors import InternalError
-from dstl_dagster.format import LocalStateHandle, StreamStateHandle
+from dstl_dagster.format import StreamStateHandle
+from dstl_dagster.format.handles import LocalStateHandle
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.testing.uploads import CallerExecutor, ManualExecutor
 

@@ -12,7 +12,8 @@ import pytest
 from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogStorageFactory
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange, SequenceNumber
-from dstl_dagster.settings import FsStateChangelogOptions, LocalRecoveryConfig, MemorySize
+from dstl_dagster.settings import FsStateChangelogOptions, LocalRecoveryConfig
+from dstl_dagster.settings.units import MemorySize
 from dstl_dagster.storage import MemoryObjectStore
 
 MB = 1 << 20

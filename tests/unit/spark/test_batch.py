@@ -16,9 +16,9 @@ from dstl_dagster.checkpoint import (
     FileReport,
     OperatorReport,
     Timeline,
-    load_report,
 )
 from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.keyed import load_report
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.spark.batch import CheckpointBatch, open_batch
 from dstl_dagster.storage import MemoryObjectStore

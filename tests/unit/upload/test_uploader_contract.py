@@ -10,8 +10,9 @@ import pytest
 
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.errors import ClosedError, InternalError, InvalidInputError
-from dstl_dagster.format import KeyGroupRange, LocalStateHandle, SequenceNumber, StateChange, StateChangeSet
+from dstl_dagster.format import KeyGroupRange, SequenceNumber, StateChange, StateChangeSet
 from dstl_dagster.format import StreamStateHandle as Handle
+from dstl_dagster.format.handles import LocalStateHandle
 from dstl_dagster.storage import ABSENT, MemoryObjectStore
 from dstl_dagster.testing.uploads import CallerExecutor, ManualTimer, RecordingUploader
 from dstl_dagster.upload import (
