@@ -198,7 +198,7 @@ def changes_schema(states: Sequence[StateAt]) -> st.StructType:
     if taken:
         raise InvalidInputError(
             f"the state has a column {taken[0]!r}, a name that the changes table reserves: rename it "
-            "(write_state(rename_columns=)), or read the state"
+            "(dstl checkpoints schema --rename), or read the state"
         )
     return st.StructType([*spark_schema(columns), *_CHANGE_SCHEMA])
 
