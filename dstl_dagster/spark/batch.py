@@ -411,7 +411,7 @@ class CheckpointBatch:
     def describe(self, user_metadata: str) -> None:
         """Set what the checkpoint says beside its data, such as a ticket: up to 4 KiB of text.
 
-        Lists of checkpoints, Spark's table of them and Dagster show it. Raises: InvalidInputError.
+        Lists of checkpoints and Dagster show it. Raises: InvalidInputError.
         """
         self._require_new()
         self._open.describe(user_metadata)

@@ -19,7 +19,6 @@ from dstl_dagster.timeline import AsOf
 
 STATE: Final = "state"
 CHANGES: Final = "changes"
-CHECKPOINTS: Final = "checkpoints"
 
 _VERSION, _TIMESTAMP, _TIME_ZONE = "versionasof", "timestampasof", "timezone"
 _CHECKPOINT = ("at", _VERSION, _TIMESTAMP)
@@ -33,11 +32,11 @@ _SPELLED = {
     _TIMESTAMP: "timestampAsOf",
 }
 _LATEST: Final = AsOf.of(None)
-_OF_EVERY_TABLE = ("store", "job", "table", "path")
+_ADDRESS = ("store", "job", "operator")
+_OF_EVERY_TABLE = (*_ADDRESS, "table", "path")
 _LATEST_NAME, _EARLIEST_NAME = "latest", "earliest"
 _OF_TABLE = {
     STATE: (
-        "operator",
         *_CHECKPOINT,
         _TIME_ZONE,
         "key_groups",
@@ -46,8 +45,7 @@ _OF_TABLE = {
         "case_sensitive",
         "where",
     ),
-    CHANGES: ("operator", *_BETWEEN, *_FOLLOWING, "key_groups"),
-    CHECKPOINTS: (),
+    CHANGES: (*_BETWEEN, *_FOLLOWING, "key_groups"),
 }
 
 
@@ -57,7 +55,7 @@ class SourceOptions:
 
     Attributes:
         store, job: the job to read.
-        table: `state` (the default), `changes`, or `checkpoints`.
+        table: `state` (the default) or `changes`.
         operator: the operator whose state is read.
         checkpoint: the one to read, by `at`, or `versionAsOf` or `timestampAsOf`; by default the latest when
             the read is planned. A `timestampAsOf` without a zone is in that of the option `timeZone`.
@@ -103,10 +101,9 @@ class SourceOptions:
             raise InvalidInputError(f"option table is one of {', '.join(_OF_TABLE)}, not {table!r}")
         known = (*_OF_EVERY_TABLE, *_OF_TABLE[table])
         given, job_options = own_and_job_options(options, known, f"reading {table}")
-        given = _addressed(given, table)
+        given = _addressed(given)
         _refuse_other_way(table, given, streaming)
-        needed = ("store", "job") if table == CHECKPOINTS else ("store", "job", "operator")
-        missing = [key for key in needed if not given.get(key)]
+        missing = [key for key in _ADDRESS if not given.get(key)]
         if missing:
             raise InvalidInputError(f'reading format("dstl") needs option {missing[0]}')
         return cls(
@@ -129,21 +126,20 @@ class SourceOptions:
         )
 
 
-def _addressed(given: Mapping[str, str], table: str) -> dict[str, str]:
-    """The options with what `load(path)` says: `<store>/<job>/<operator>`; of `checkpoints` no operator."""
+def _addressed(given: Mapping[str, str]) -> dict[str, str]:
+    """The options with what `load(path)` says: `<store>/<job>/<operator>`."""
     given = dict(given)
     path = given.pop("path", None)
     if path is None:
         return given
-    names = ("store", "job") if table == CHECKPOINTS else ("store", "job", "operator")
-    parts = path.rstrip("/").rsplit("/", len(names) - 1)
-    form = "/".join(f"<{name}>" for name in names)
-    if len(parts) < len(names) or not all(parts) or parts[0].endswith(":/"):
-        raise InvalidInputError(f"{path!r} is no address: write {form}, or the options {', '.join(names)}")
-    twice = [name for name in names if name in given]
+    parts = path.rstrip("/").rsplit("/", len(_ADDRESS) - 1)
+    form = "/".join(f"<{name}>" for name in _ADDRESS)
+    if len(parts) < len(_ADDRESS) or not all(parts) or parts[0].endswith(":/"):
+        raise InvalidInputError(f"{path!r} is no address: write {form}, or the options {', '.join(_ADDRESS)}")
+    twice = [name for name in _ADDRESS if name in given]
     if twice:
         raise InvalidInputError(f"the address {path!r} says {form}: leave out option {twice[0]}")
-    return given | dict(zip(names, parts, strict=True))
+    return given | dict(zip(_ADDRESS, parts, strict=True))
 
 
 def _starting(given: Mapping[str, str]) -> AsOf | None:

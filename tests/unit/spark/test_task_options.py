@@ -29,7 +29,6 @@ from dstl_dagster.spark.sink.tasks import write_partition
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.source.source import (
     ChangesReader,
-    CheckpointsReader,
     StateReader,
     changes_schema,
     state_at,
@@ -123,14 +122,6 @@ def reading_planner(job: dict[str, str], server: GCSServer, more: dict[str, str]
     return state_at(SourceOptions.of({**job, "operator": "op", **more}), None)
 
 
-def listing_task(job: dict[str, str], server: GCSServer, more: dict[str, str]) -> Any:
-    written(job)
-    reader = CheckpointsReader(SourceOptions.of({**job, "table": "checkpoints", **more}))
-    one_refusal(server, "*", "objects.list")
-    (partition,) = reader.partitions()
-    return list(reader.read(partition))
-
-
 def changes_task(job: dict[str, str], server: GCSServer, more: dict[str, str]) -> Any:
     written(job)
     options = SourceOptions.of({**job, "operator": "op", "table": "changes", **more})
@@ -192,7 +183,7 @@ def small_changes(job: dict[str, str], server: GCSServer, more: dict[str, str]) 
     "work",
     [
         *(state_task, file_task, opening_task, large_message, planner),
-        *(reading_task, reading_planner, listing_task, changes_task),
+        *(reading_task, reading_planner, changes_task),
         *(read_state_task, look_up_task, write_state_task, small_changes),
     ],
 )
