@@ -67,9 +67,8 @@ def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
 def show_command(coordinator: CheckpointCoordinator, at: AsOf, as_json: bool) -> None:
     """Show the contents of checkpoint ID: state by operator, files, positions, and what it cost."""
     checkpoint = coordinator.at(at)
-    later = coordinator.later_cost(checkpoint)
-    more = {"cost": cost_json(checkpoint, later), "manifest": checkpoint.manifest.to_json()}
-    sections = (*checkpoint_sections(checkpoint), *cost_sections(checkpoint, later))
+    more = {"cost": cost_json(checkpoint), "manifest": checkpoint.manifest.to_json()}
+    sections = (*checkpoint_sections(checkpoint), *cost_sections(checkpoint))
     answer(as_json, checkpoint_json(checkpoint) | more, *sections)
 
 

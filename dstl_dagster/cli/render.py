@@ -11,7 +11,7 @@ from typing import Any
 from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp, RestorePlan, Verification
 from dstl_dagster.cli.output import Table, local_time
 from dstl_dagster.format import counted, readable_bytes
-from dstl_dagster.storage import COMPOSE_COMMIT, CONFIRM, PERSIST, RECORD, TRIGGER, CheckpointCost, Cost
+from dstl_dagster.storage import COMPOSE_COMMIT, CONFIRM, PERSIST, RECORD, TRIGGER, Cost
 from dstl_dagster.timeline import (
     Aborted,
     Committed,
@@ -335,8 +335,8 @@ _STEPS = {
 }
 
 
-def cost_sections(checkpoint: Checkpoint, later: CheckpointCost) -> Iterator[Table | str]:
-    """A row for each step, and the sum of the first four; of steps 5 and 6 `later`, or else their seconds."""
+def cost_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
+    """A row for each step, and the sum of the first four; of steps 5 and 6 their seconds."""
     cost = checkpoint.manifest.cost
     if cost is None:
         yield "cost: not counted"
@@ -347,9 +347,7 @@ def cost_sections(checkpoint: Checkpoint, later: CheckpointCost) -> Iterator[Tab
     table.add_row("1 to 4", *_cost_cells(cost.total))
     entry = checkpoint.entry
     for name, record in ((CONFIRM, entry.completed), (COMPOSE_COMMIT, entry.committed)):
-        if name in later.steps:
-            table.add_row(_STEPS[name], *_cost_cells(later.steps[name]))
-        elif record is not None:
+        if record is not None:
             table.add_row(_STEPS[name], *[""] * (len(_COST_COLUMNS) - 1), f"{record.seconds:.3f}")
     yield table
 
@@ -362,23 +360,18 @@ def _cost_cells(step: Cost) -> Iterator[str]:
     yield f"{step.seconds:.3f}"
 
 
-def cost_json(checkpoint: Checkpoint, later: CheckpointCost) -> dict[str, Any] | None:
+def cost_json(checkpoint: Checkpoint) -> dict[str, Any] | None:
     """The same for programs; `None` if not counted. The sums are of `steps`, which are 1 to 4."""
     cost = checkpoint.manifest.cost
     if cost is None:
         return None
     total = cost.total
     return {
-        "steps": _steps_json(cost),
-        "later_steps": _steps_json(later),
+        "steps": [{"step": name, **vars(step)} for name, step in cost.steps.items()],
         "requests": total.requests,
         "bytes_up": total.bytes_up,
         "bytes_down": total.bytes_down,
     }
-
-
-def _steps_json(cost: CheckpointCost) -> list[dict[str, Any]]:
-    return [{"step": name, **vars(step)} for name, step in cost.steps.items()]
 
 
 def sources_table(checkpoint: Checkpoint) -> Table:

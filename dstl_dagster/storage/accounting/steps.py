@@ -3,19 +3,17 @@
 Owns the steps' names, the sum by step, and their JSON form, which reports and manifests carry. Does not own
 what is counted (`accounting.cost`).
 
-A manifest has steps 1 to 4, because it is written in step 4. Steps 5 and 6 leave a note beside the record
-that ends them. A step that was not counted is left out.
+A manifest has steps 1 to 4, because it is written in step 4; what steps 5 and 6 cost is in their log. A step
+that was not counted is left out.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import FormatError
 from dstl_dagster.format.envelope import reading
 from dstl_dagster.storage.accounting.cost import NO_COST, Cost, Operation
 
@@ -33,7 +31,6 @@ OWN_WRITE: Final = Cost.of(Operation.INSERT)
 """The write of the document that carries the cost. Its bytes, and a repeat of it, are in no count."""
 OWN_RECORD: Final = OWN_WRITE + Cost.of(Operation.READ)
 """The write of a record or manifest, and the look at the timeline's first slot beside it."""
-_NOTE_KEY = "dstl-cost"
 
 
 @dataclass(frozen=True)
@@ -62,19 +59,6 @@ class CheckpointCost:
         """Raises: FormatError."""
         with reading("the cost of a checkpoint is not valid"):
             return cls({str(step["step"]): Cost.from_json(step) for step in plain})
-
-
-def cost_note(cost: Cost) -> dict[str, str]:
-    """As the metadata of the record whose write ends the step, that write included."""
-    return {_NOTE_KEY: json.dumps((cost + OWN_RECORD).to_json())}
-
-
-def cost_from_note(metadata: Mapping[str, str]) -> Cost | None:
-    """`None` if there is none, or somebody edited it: nothing depends on it."""
-    try:
-        return Cost.from_json(json.loads(metadata[_NOTE_KEY]))
-    except (FormatError, KeyError, RecursionError, TypeError, ValueError):
-        return None
 
 
 class RunningCost:
