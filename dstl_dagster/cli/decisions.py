@@ -21,7 +21,6 @@ from dstl_dagster.cli.options import (
 )
 from dstl_dagster.cli.output import answer, local_time, printable, say
 from dstl_dagster.cli.render import checkpoint_json, clean_up_lines, plan_json, plan_lines
-from dstl_dagster.cli.rows import export_to
 from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import nearest
 from dstl_dagster.jobs import Correction, correct, plan_correction
@@ -35,7 +34,6 @@ _RETENTION = ("execution.checkpointing.num-retained", "dstl.checkpoint.min-age")
 @click.command("savepoint")
 @id_argument
 @click.argument("name")
-@click.option("--export", "folder", metavar="FOLDER", help="Also export its state there as Parquet.")
 @click.option("--for", "duration", metavar="DURATION", help="Clean-up releases it after so long: '365 d'.")
 @job_options
 @as_json_option
@@ -43,7 +41,6 @@ def savepoint_command(
     coordinator: CheckpointCoordinator,
     at: AsOf,
     name: str,
-    folder: str | None,
     duration: str | None,
     as_json: bool,
 ) -> None:
@@ -53,8 +50,6 @@ def savepoint_command(
     checkpoint = coordinator.savepoint(checkpoint_id, name, until=until)
     end = "" if until is None else f", until {local_time(until)}"
     answer(as_json, checkpoint_json(checkpoint), f"checkpoint {checkpoint_id} is kept as {name!r}{end}")
-    if folder is not None:
-        export_to(coordinator, AsOf.of(checkpoint_id), folder, None, as_json=as_json)
 
 
 @click.command("release")

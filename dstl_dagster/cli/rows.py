@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -143,11 +143,29 @@ def export_command(
 ) -> None:
     """Write the state at checkpoint ID as Parquet below FOLDER: file:///folder, or gs://bucket/prefix.
 
-    One folder per operator; its _SUCCESS is written last. Run again to finish an interrupted export.
+    One folder per operator; its _SUCCESS is written last. The folder has to be empty.
     """
     if as_bytes and operator is None:
         raise click.UsageError("--as-bytes names a column of one operator: add --operator")
-    export_to(coordinator, at, folder, operator, as_bytes=as_bytes, as_json=as_json)
+    manifest = coordinator.at(at).manifest
+    names = [operator] if operator is not None else keyed_operators(manifest)
+    if not names:
+        raise NotFoundError(
+            f"checkpoint {manifest.checkpoint_id} has no keyed state to export", kind=ErrorKind.NO_STATE
+        )
+    for name in names:
+        done = export_checkpoint(
+            coordinator.store,
+            manifest,
+            name,
+            folder,
+            as_bytes=as_bytes,
+            progress=progress_of(f"parts of {name}"),
+            options=coordinator.job_options,
+        )
+        files = f"{readable_bytes(done.size_bytes)} in {counted(len(done.uris), 'file')} below {folder}"
+        document = {"operator": name, "uris": done.uris, "rows": done.rows, "bytes": done.size_bytes}
+        answer(as_json, document, f"{name}: {counted(done.rows, 'row')}, {files}")
 
 
 @click.command("materialize")
@@ -176,38 +194,6 @@ def materialize_command(
     merged = [name for name, entry in made.manifest.operators.items() if not entry.is_idle]
     said = f"checkpoint {made.checkpoint_id} merged the state of: {', '.join(sorted(merged))}"
     answer(as_json, checkpoint_json(made), said)
-
-
-def export_to(
-    coordinator: CheckpointCoordinator,
-    at: AsOf,
-    uri: str,
-    operator: str | None,
-    *,
-    as_bytes: Collection[str] = (),
-    as_json: bool,
-) -> None:
-    """Export one operator, or all that have keyed state, and print what was written."""
-    manifest = coordinator.at(at).manifest
-    names = [operator] if operator is not None else keyed_operators(manifest)
-    if not names:
-        raise NotFoundError(
-            f"checkpoint {manifest.checkpoint_id} has no keyed state to export", kind=ErrorKind.NO_STATE
-        )
-    for name in names:
-        progress = progress_of(f"parts of {name}")
-        done = export_checkpoint(
-            coordinator.store,
-            manifest,
-            name,
-            uri,
-            as_bytes=as_bytes,
-            progress=progress,
-            options=coordinator.job_options,
-        )
-        files = f"{readable_bytes(done.size_bytes)} in {counted(len(done.uris), 'file')} below {uri}"
-        document = {"operator": name, "uris": done.uris, "rows": done.rows, "bytes": done.size_bytes}
-        answer(as_json, document, f"{name}: {counted(done.rows, 'row')}, {files}")
 
 
 def keyed_operators(manifest: Manifest) -> list[str]:

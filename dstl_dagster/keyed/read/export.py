@@ -6,16 +6,14 @@ Owns the names of an export's objects, and when it is complete. Does not own rea
     <uri>/<operator>/part-00000.parquet     the rows of the first range of key groups, and so on
     <uri>/<operator>/_SUCCESS               empty; written last, so its presence means the export is complete
 
-Each object carries the export's fingerprint: what was exported, and into how many parts. Names and
-fingerprint are derived from the checkpoint, and an object is created only if its name is free. So calling a
-killed export again finishes it, even concurrently, and nothing else is ever overwritten.
+The folder has to be empty, and an object is created only if its name is free: nothing is ever overwritten. An
+export that was killed is begun again in another folder.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
+import uuid
 from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,18 +22,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dstl_dagster.changelog import ChangelogReader
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.read.keyed_state import KeyedState, folded
 from dstl_dagster.settings import JobOptions, parse_names
 from dstl_dagster.state import refuse_raw_text, text_as_bytes
-from dstl_dagster.storage import ABSENT, ObjectStat, ObjectStore, open_store
+from dstl_dagster.storage import ObjectStore, open_store, put_own
 
-_EXPORT_KEY = "dstl-export"
-_ROWS_KEY = "dstl-rows"
 _SUCCESS = "_SUCCESS"
-_LAYOUT_VERSION = 1
 _NOT_IN_A_FOLDER = re.compile(r"[/%\x00\r\n]|\A\.\.?\Z")
 Progress = Callable[[int, int], None]
 
@@ -80,33 +75,27 @@ def export_checkpoint(
             kind=ErrorKind.NO_STATE,
         )
     with closing(open_store(uri, options.files)) as target:
-        return export_state(
-            state, target, export_id=str(manifest.attempt), as_bytes=as_bytes, progress=progress
-        )
+        return export_state(state, target, as_bytes=as_bytes, progress=progress)
 
 
 def export_state(
     state: KeyedState,
     target: ObjectStore,
     *,
-    export_id: str,
     as_bytes: Collection[str] = (),
     progress: Progress | None = None,
 ) -> Export:
     """Write one Parquet file for each of `state.ranges()` to `target`, holding one range at a time.
 
-    What an earlier call for the same export wrote is kept, not rewritten.
-
     Args:
         target: objects go into a folder named after the operator, which must hold nothing else. What
             cannot stand in a folder's name is percent-encoded.
-        export_id: distinguishes this checkpoint from another one with the same id.
         as_bytes: columns whose text is written as binary: Parquet requires UTF-8, keyed state does not.
         progress: called with (parts done, parts in total).
 
-    Raises: ConflictError (kind `foreign_object`) before anything is written, or if a different export wrote
-    there meanwhile; InvalidInputError if `as_bytes` names an unknown column, or if another column has text
-    that is not UTF-8; UnavailableError (call again); as reading the state does.
+    Raises: ConflictError (kind `foreign_object`) before anything is written, or if another export wrote there
+    meanwhile; InvalidInputError if `as_bytes` names an unknown column, or if another column has text
+    that is not UTF-8; UnavailableError; as reading the state does.
     """
     as_bytes = parse_names("as_bytes", as_bytes)
     unknown = [name for name in as_bytes if name not in state.schema.columns.names]
@@ -115,79 +104,31 @@ def export_state(
             f"operator {state.operator!r} has no column {unknown[0]!r} to export as bytes, "
             f"only {', '.join(state.schema.columns.names)}"
         )
-    export = _Target(state, target, export_id, as_bytes)
-    done = export.found()
-    ranges = state.ranges()
-    parts = []
+    folder = f"{_folder_of(state.operator)}/"
+    there = next(iter(target.list(folder)), None)
+    if there is not None:
+        raise ConflictError(
+            f"{target.uri_of(there.name)} is there already, and nothing is overwritten: use an empty folder, "
+            "or move away what is there",
+            kind=ErrorKind.FOREIGN_OBJECT,
+        )
+    export_id, ranges = str(uuid.uuid4()), state.ranges()
+    parts, rows = [], 0
     with state.reading(cached=len(ranges) > 1) as reader:
         for number, key_groups in enumerate(ranges):
-            name = export.part(number)
-            parts.append(done.get(name) or export.create(name, _rows(state, reader, key_groups, as_bytes)))
+            table = _rows(state, reader, key_groups, as_bytes)
+            name = f"{folder}part-{number:05d}.parquet"
+            parts.append(put_own(target, name, _parquet(table), writer_id=export_id))
+            rows += table.num_rows
             if progress is not None:
                 progress(number + 1, len(ranges))
-    if export.success not in done:
-        export.create(export.success, None)
-    return Export(
-        uris=tuple(target.uri_of(part.name) for part in parts),
-        rows=sum(int(part.metadata[_ROWS_KEY]) for part in parts),
-        size_bytes=sum(part.size for part in parts),
-    )
+    put_own(target, f"{folder}{_SUCCESS}", b"", writer_id=export_id)
+    return Export(tuple(target.uri_of(part.name) for part in parts), rows, sum(part.size for part in parts))
 
 
 def _folder_of(operator: str) -> str:
     """One folder for each operator: of `a/b` it is `a%2Fb`, of `a%2Fb` it is `a%252Fb`."""
     return _NOT_IN_A_FOLDER.sub(lambda found: "".join(f"%{ord(c):02X}" for c in found[0]), operator)
-
-
-class _Target:
-    """The objects of one export."""
-
-    def __init__(
-        self, state: KeyedState, store: ObjectStore, export_id: str, as_bytes: Collection[str]
-    ) -> None:
-        self._store = store
-        self._folder = f"{_folder_of(state.operator)}/"
-        self._what = f"checkpoint {state.checkpoint_id} of job {state.job!r}"
-        parts = len(state.ranges())
-        identity: list[object] = [_LAYOUT_VERSION, state.job, state.checkpoint_id, export_id]
-        identity += [state.operator, parts]
-        identity += [sorted(set(as_bytes))] if as_bytes else []
-        self._fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-        self.success = f"{self._folder}{_SUCCESS}"
-
-    def part(self, number: int) -> str:
-        return f"{self._folder}part-{number:05d}.parquet"
-
-    def found(self) -> dict[str, ObjectStat]:
-        """What this export has already written, by name. Raises: ConflictError if anything else is there."""
-        there = {}
-        for listed in self._store.list(self._folder):
-            stat = self._store.stat(listed.name)
-            if stat is not None:
-                there[stat.name] = self._own(stat)
-        return there
-
-    def create(self, name: str, rows: pa.Table | None) -> ObjectStat:
-        """Create one object; `None`: the empty one that completes the export."""
-        payload = b"" if rows is None else _parquet(rows)
-        metadata = {_EXPORT_KEY: self._fingerprint, _ROWS_KEY: str(0 if rows is None else rows.num_rows)}
-        try:
-            return self._store.put(name, payload, precondition=ABSENT, metadata=metadata)
-        except (ConflictError, UnavailableError):
-            # Ours after all (the answer was lost, or the same export runs concurrently), or foreign.
-            stat = self._store.stat(name)
-            if stat is None:
-                raise
-            return self._own(stat)
-
-    def _own(self, stat: ObjectStat) -> ObjectStat:
-        if stat.metadata.get(_EXPORT_KEY) != self._fingerprint:
-            raise ConflictError(
-                f"{self._store.uri_of(stat.name)} does not belong to this export ({self._what}) and is not "
-                "overwritten: use an empty folder, or move away what is there",
-                kind=ErrorKind.FOREIGN_OBJECT,
-            )
-        return stat
 
 
 def _rows(

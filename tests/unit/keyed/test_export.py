@@ -10,7 +10,7 @@ import pytest
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.keyed import export_checkpoint
 from dstl_dagster.keyed.read.export import export_state
-from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore
+from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore
 
 
 def rows_of(folder):
@@ -39,20 +39,8 @@ def test_any_operator_is_exported(keyed, checkpoint, tmp_path, operator, folder)
     """Its folder is one level below the target, and no other operator's."""
     state = keyed.state(checkpoint)
     state = replace(state, at=replace(state.at, operator=operator))
-    export_state(state, LocalObjectStore(tmp_path, durable=False), export_id="one")
+    export_state(state, LocalObjectStore(tmp_path, durable=False))
     assert rows_of(tmp_path / folder) == keyed.rows(checkpoint)
-
-
-def test_an_interrupted_export_is_finished(keyed, checkpoint, tmp_path):
-    """What is already there is not rewritten; the result is the same."""
-    target = LocalObjectStore(tmp_path, durable=False)
-    state = keyed.state(checkpoint)
-    done = export_state(state, target, export_id="one")
-    target.delete(f"{keyed.OPERATOR}/_SUCCESS", precondition=ANY)
-    before = target.stat(f"{keyed.OPERATOR}/part-00000.parquet")
-    assert export_state(state, target, export_id="one") == done
-    assert target.stat(f"{keyed.OPERATOR}/part-00000.parquet") == before
-    assert target.stat(f"{keyed.OPERATOR}/_SUCCESS") is not None
 
 
 @pytest.mark.parametrize("name", ["aircraft/part-00000.parquet", "aircraft/notes.txt"])
@@ -61,7 +49,7 @@ def test_nothing_else_is_overwritten(keyed, checkpoint, name):
     target = MemoryObjectStore()
     target.put(name, b"mine", precondition=ABSENT)
     with pytest.raises(ConflictError) as caught:
-        export_state(keyed.state(checkpoint), target, export_id="one")
+        export_state(keyed.state(checkpoint), target)
     assert caught.value.kind == "foreign_object"
     assert [stat.name for stat in target.list("")] == [name]
 
@@ -69,9 +57,9 @@ def test_nothing_else_is_overwritten(keyed, checkpoint, name):
 def test_another_export_is_not_mixed_in(keyed, checkpoint):
     """The parts of another checkpoint in the same folder are a conflict, not half of this one."""
     target = MemoryObjectStore()
-    export_state(keyed.state(keyed.coordinator.get(1)), target, export_id="one")
+    export_state(keyed.state(keyed.coordinator.get(1)), target)
     with pytest.raises(ConflictError):
-        export_state(keyed.state(checkpoint), target, export_id="two")
+        export_state(keyed.state(checkpoint), target)
 
 
 def test_an_operator_without_state_is_refused(keyed, checkpoint, tmp_path):

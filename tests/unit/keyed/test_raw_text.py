@@ -137,8 +137,8 @@ def test_an_export_as_bytes_is_another_export(keyed: KeyedJob) -> None:
     """Parts of two types are never mixed in one folder; an unknown column is refused."""
     write(keyed, {b"ok": b"plain"})
     target = MemoryObjectStore()
-    export_state(keyed.state(), target, export_id="one", as_bytes=["nested"])
+    export_state(keyed.state(), target, as_bytes=["nested"])
     with pytest.raises(InvalidInputError, match="'nothing'"):
-        export_state(keyed.state(), target, export_id="one", as_bytes=["nothing"])
-    with pytest.raises(ConflictError, match="does not belong to this export"):
-        export_state(keyed.state(), target, export_id="one", as_bytes=["nested", "note"])
+        export_state(keyed.state(), target, as_bytes=["nothing"])
+    with pytest.raises(ConflictError, match="use an empty folder"):
+        export_state(keyed.state(), target, as_bytes=["nested", "note"])
