@@ -130,6 +130,11 @@ class TailReader:
         now = timeline_id_of(root)
         return None if now == self.names.timeline else now
 
+    def hole(self, missing: int, later: int) -> FormatError:
+        """The error for a missing slot. A drop, which may have begun, deletes the first record first."""
+        is_dropped = missing > 1 and self.is_replaced() is not None
+        return hole(self.names.job, 1 if is_dropped else missing, later)
+
     def write_hint(self, slot: int, recorded_at: datetime | None = None) -> None:
         """Record that `slot` holds a snapshot. Nothing depends on the hint, so a failure is only logged.
 
@@ -245,7 +250,7 @@ class TailReader:
             while expected < slot:
                 # A slot created while the listing ran may be missing from the listing and still exist.
                 if not self._exists(expected):
-                    raise hole(self.names.job, expected, slot)
+                    raise self.hole(expected, slot)
                 expected += 1
             expected += 1
 
@@ -277,7 +282,7 @@ class TailReader:
         for slot in slots:
             record = records[slot]
             if record is None:
-                raise hole(self.names.job, slot, slots[-1])
+                raise self.hole(slot, slots[-1])
             found.append(record)
         return found
 

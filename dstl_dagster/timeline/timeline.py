@@ -48,7 +48,7 @@ from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.attempt import Attempt
 from dstl_dagster.timeline.documents import in_doubt
 from dstl_dagster.timeline.grace import GraceClock
-from dstl_dagster.timeline.lost import hole, lost, unexplained_manifests
+from dstl_dagster.timeline.lost import lost, unexplained_manifests
 from dstl_dagster.timeline.record_codec import copy_in_metadata, encode_record
 from dstl_dagster.timeline.records import (
     Committed,
@@ -437,4 +437,4 @@ class Timeline:
         later = self._tail_reader.first_behind(first_missing - 1)
         # It may have been created between our read and the listing; then the missing one exists by now.
         if later is not None and self._tail_reader.read(first_missing) is None:
-            raise hole(self.job, first_missing, later)
+            raise self._tail_reader.hole(first_missing, later)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from dstl_dagster.cli import main
 from dstl_dagster.errors import ConflictError, DstlError, FormatError, NotFoundError, UnavailableError
 from dstl_dagster.jobs import drop_job, list_jobs, plan_drop
 from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore
+from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 from dstl_dagster.timeline import job_names
 
@@ -139,6 +141,30 @@ def test_a_drop_can_be_killed_at_any_deletion_and_run_again(job_of):
         else:
             break
     assert 15 < lives < 59
+
+
+def test_a_reader_during_a_drop_is_not_sent_to_a_backup(job_of, tmp_path):
+    """At whatever request of its first look the job goes."""
+    for dropped_at in range(60):
+        store = LocalObjectStore(tmp_path / str(dropped_at), durable=False)
+        job = job_of(store)
+        for position in (1, 2, 3):
+            job.checkpoint(job.coordinator(), position)
+        requests = count(-dropped_at)
+
+        def drop_once(store=store, requests=requests):
+            if next(requests) == 0:
+                drop_job(store, "orders", owner=OWNER, clock=VirtualClock())
+
+        reader, said = CheckpointCoordinator("orders", FaultStore(store, before_request=drop_once)), ""
+        try:
+            reader.list()
+        except DstlError as error:
+            said = str(error)
+        assert "a record was deleted" not in said
+        if next(requests) <= 0:
+            break
+    assert 5 < dropped_at < 59
 
 
 def test_a_damaged_job_is_dropped_by_force_alone(job):
