@@ -33,6 +33,10 @@ class Job:
     folder: Path
     coordinator: CheckpointCoordinator
 
+    @classmethod
+    def in_folder(cls, spark: SparkSession, folder: Path) -> Job:
+        return cls(spark, folder, CheckpointCoordinator("job", open_store(folder.as_uri())))
+
     def checkpoint(
         self,
         make: Callable[[Attempt], tuple[Iterable[OperatorReport], Iterable[FileReport]]],
@@ -60,6 +64,4 @@ class Job:
 
 @pytest.fixture
 def job(spark: SparkSession, tmp_path: Path) -> Job:
-    folder = tmp_path / "store with spaces"
-    store = open_store(folder.as_uri())
-    return Job(spark, folder, CheckpointCoordinator("job", store))
+    return Job.in_folder(spark, tmp_path / "store with spaces")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
+from shutil import copytree
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -17,9 +18,7 @@ from dstl_dagster.jobs import drop_job
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.spark import register
 from dstl_dagster.testing.virtual_clock import VirtualClock
-
-if TYPE_CHECKING:
-    from tests.spark.conftest import Job
+from tests.spark.conftest import Job
 
 pytestmark = pytest.mark.spark
 
@@ -70,15 +69,22 @@ def test_every_type_goes_in_and_comes_out(job: Job, spark: SparkSession) -> None
         spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
 
 
-@pytest.fixture
-def three(job: Job) -> Job:
-    """Three checkpoints: 0 to 9, then 5 to 14 with other values and without 7, then a wider row."""
+@pytest.fixture(scope="module")
+def three_checkpoints(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with three of them: 0 to 9, then 5 to 14 with other values and without 7, then a wider row."""
+    job = Job.in_folder(spark, tmp_path_factory.mktemp("three") / "store")
     df = job.spark.range(10).selectExpr("id", "CAST(id AS INT) AS value")
     job.write_state(df, keys=["id"], max_parallelism=16)
     df = job.spark.range(5, 15).selectExpr("id", "CAST(IF(id = 6, 6, -id) AS INT) AS value", "id = 7 AS gone")
     job.write_state(df, keys=["id"], deleted="gone")
     job.write_state(job.spark.sql("SELECT 3L AS id, 30L AS value, 'new' AS note"), keys=["id"])
-    return job
+    return job.folder
+
+
+@pytest.fixture
+def three(spark: SparkSession, three_checkpoints: Path, tmp_path: Path) -> Job:
+    """A copy of that store."""
+    return Job.in_folder(spark, Path(copytree(three_checkpoints, tmp_path / "store with spaces")))
 
 
 def test_any_kept_checkpoint_key_groups_and_columns(three: Job) -> None:
