@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from dstl_dagster.testing.gcs_server import GCSServer
 from dstl_dagster.testing.gcs_server.handler import Handler
 from dstl_dagster.testing.gcs_server.uploads import Sessions
+from tests.sessions import QUICK
 
 pytestmark = [pytest.mark.spark, pytest.mark.dagster, pytest.mark.timeout(300)]
 
@@ -52,11 +53,11 @@ options = {
     "gs.retry.max-attempt": "2",
     "gs.writer.chunk.size": "256kb",
 }
-login, conf = {}, {}
+login, conf = {}, QUICK
 if how != "emulator":
     options["gs.storage.root.url"] = endpoint
 if how == "field":
-    conf = {"spark.executorEnv.GOOGLE_APPLICATION_CREDENTIALS": key_file}
+    conf = QUICK | {"spark.executorEnv.GOOGLE_APPLICATION_CREDENTIALS": key_file}
     login = {"gcs": Login(token=dg.EnvVar("PLANTED_TOKEN"), endpoint=endpoint)}
 
 
@@ -231,7 +232,7 @@ def _run(
     if how == "emulator":
         environment["STORAGE_EMULATOR_HOST"] = url.replace("://", f"://user:{planted.password}@")
     program = code / "program.py"
-    program.write_text(PROGRAM)
+    program.write_text(f"QUICK = {QUICK!r}\n{PROGRAM}")
     done = subprocess.run(
         [sys.executable, str(program), how, url, str(of_executors), *files],
         env=environment,
