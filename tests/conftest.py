@@ -42,17 +42,34 @@ _COSTLY_FIXTURES = ("spark", "site", "baseline", "wheel")
 one of them go to one process, and those of Spark to two, by their files: one would be busy to the end."""
 
 
+_IN_MEMORY = Path("/dev/shm")
+_ROOM_BYTES = 2 << 30
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """What tests and their processes put into the folder for temporary files goes with the run; what pytest
-    keeps of the last runs stays where it is. Workers inherit both.
+    keeps of the last runs stays where it is. Workers inherit both. Side by side, both are in memory, if there
+    is enough (they take half a gigabyte): no test cuts the power, and the wait for a disk is long.
     """
     if hasattr(config, "workerinput"):
         return
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    folder = tempfile.mkdtemp(prefix="dstl-tests-")
+    in_memory = (
+        config.getoption("numprocesses", None) and "TMPDIR" not in os.environ and _has_room(_IN_MEMORY)
+    )
+    folder = tempfile.mkdtemp(prefix="dstl-tests-", dir=_IN_MEMORY if in_memory else None)
     Path(folder).chmod(0o1777)  # as the folder for temporary files: tests work as other users, too
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder if in_memory else tempfile.gettempdir())
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _has_room(folder: Path) -> bool:
+    """Containers often have little of it, in which no program may run."""
+    return (
+        folder.is_dir()
+        and shutil.disk_usage(folder).free >= _ROOM_BYTES
+        and not os.statvfs(folder).f_flag & os.ST_NOEXEC
+    )
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
