@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CASES = int(os.environ.get("DSTL_GREEN_SPARK_CASES", "12"))
+LATE = "failed to connect back"
+"""Spark waits ten seconds for a process of its own: on a busy machine a query ends, and starts again."""
 STARTED_AGAIN = ("start the query again", "starts the query again")
 BEGUN_ANEW = (
     "new checkpointLocation",
@@ -105,12 +107,14 @@ class SparkFollower:
         return self._spark.read.format("dstl").options(**self._source(), **options).load()
 
     def _follow(self) -> None:
-        for _ in range(6):
+        for left in reversed(range(8)):
             before = dict(self._copy)
             try:
                 self._read()
             except Exception as error:  # Spark's, which quotes ours
                 said = str(error)
+                if LATE in said and left:
+                    continue
                 self._stands = None
                 if self._given and "the schema asks for" in said:
                     self._given = None
@@ -190,7 +194,7 @@ def test_a_stream_is_told_each_change_once(spark: SparkSession, tmp_path: Path) 
 @pytest.mark.parametrize("broken", [AnyOffsetFits, AnyColumnsFit, WithoutTheFirst, NotPinned])
 def test_a_variant_is_found(broken: type[DstlDataSource], spark: SparkSession, tmp_path: Path) -> None:
     """Within 200 cases. Some are refused in a sentence of ours, an error here. No other error counts:
-    a variant may be wrong itself, or Spark's workers late.
+    a variant may be wrong itself.
     """
     spark.dataSource.register(broken)
     try:
