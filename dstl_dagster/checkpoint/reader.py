@@ -126,7 +126,8 @@ class CheckpointReader:
 
     def applied(self, key: str | BatchKey) -> int | None:
         """The id of the completed checkpoint that holds this batch; `None` if none does. A text is a name: of
-        the batches of any source that have it, the one that was applied last counts.
+        the batches of any source that have it, the one that was applied last counts. By the timeline alone:
+        also where an operator that the batch wrote was dropped since, which opening the batch again refuses.
         """
         return self.timeline.tail().applied_in(key)
 
