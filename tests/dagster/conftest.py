@@ -6,6 +6,7 @@ import itertools
 import random
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cache, partial
 from types import ModuleType, SimpleNamespace
@@ -200,12 +201,16 @@ def migrations_are_loaded_once() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def tables_are_copied(migrations_are_loaded_once: None) -> Iterator[None]:
     """Of instances in memory: making and stamping them takes half as long as a run."""
-    with dg.DagsterInstance.ephemeral() as first, pytest.MonkeyPatch.context() as patched:
+    with (
+        dg.DagsterInstance.ephemeral() as first,
+        pytest.MonkeyPatch.context() as patched,
+        ExitStack() as templates,
+    ):
         for module, metadata, made in (
             (event_log, "SqlEventLogStorageMetadata", first.event_log_storage),
             (runs, "RunStorageSqlMetadata", first.run_storage),
         ):
-            template = sqlite3.connect(":memory:")
+            template = templates.enter_context(closing(sqlite3.connect(":memory:")))
             _database(made._held_conn).backup(template)
             copied = SimpleNamespace(create_all=lambda new, t=template: t.backup(_database(new)))
             patched.setattr(module, metadata, copied)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -255,7 +256,7 @@ def _all_of(file: Path) -> bytes:
     if not raw.startswith(b"SQLite format 3"):
         return _opened(raw)
     values = [raw]
-    with sqlite3.connect(file) as database:
+    with closing(sqlite3.connect(file)) as database:
         for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             for row in database.execute(f'SELECT * FROM "{table}"'):
                 values += [_opened(each if isinstance(each, bytes) else str(each).encode()) for each in row]
