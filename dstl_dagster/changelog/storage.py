@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from dstl_dagster.changelog.reader.read_cache import ReadCache
@@ -83,7 +82,7 @@ class FsStateChangelogStorage:
         self._local_registry = (
             LocalChangelogRegistry.no_op()
             if self._local_directory is None
-            else LocalChangelogRegistry.with_thread(_delete_local)
+            else LocalChangelogRegistry.with_threads(_delete_local)
         )
         self._scheduler = scheduler or scheduler_from_config(
             self.job_id,
@@ -158,9 +157,7 @@ class FsStateChangelogStorage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -227,9 +224,7 @@ class FsStateChangelogStorageView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -23,7 +23,6 @@ import logging
 import threading
 import uuid
 from threading import get_ident
-from types import TracebackType
 from typing import Any, Self
 
 from dstl_dagster.changelog.writer.checks import (
@@ -377,9 +376,7 @@ class FsStateChangelogWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- guards ------------------------------------------------------------------------------------

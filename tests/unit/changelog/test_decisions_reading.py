@@ -79,7 +79,7 @@ class TestLocalRecovery:
             None,
             TaskChangelogRegistry.no_op(),
             LocalRecoveryConfig.enabled(tmp_path),
-            LocalChangelogRegistry.with_thread(deleted.append),
+            LocalChangelogRegistry.with_threads(deleted.append),
         )
         writer.append(0, b"x")
         future = writer.persist(SequenceNumber.of(0), 5)

@@ -55,7 +55,7 @@ def test_close_keeps_the_copies(caplog: pytest.LogCaptureFixture) -> None:
     def fails(_: StreamStateHandle) -> None:
         raise OSError("busy")
 
-    registry = LocalChangelogRegistry.with_thread(fails)
+    registry = LocalChangelogRegistry.with_threads(fails)
     registry.register(COPY, 1)
     registry.discard_up_to_checkpoint(2)
     registry.register(COPY, 3)

@@ -13,7 +13,7 @@ from dstl_dagster.changelog import ReadCache
 from dstl_dagster.changelog.reader.disk_cache import DiskCache
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import StreamStateHandle
-from dstl_dagster.registry.task import TaskChangelogRegistry
+from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.settings import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.storage import (
     ABSENT,
