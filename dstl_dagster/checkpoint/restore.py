@@ -15,6 +15,7 @@ from dstl_dagster.checkpoint.inspect.verify import require_undamaged
 from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.checkpoint.steps.unfinished import finish_resolutions, retract, when_finished
 from dstl_dagster.errors import FormatError
+from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.keyed import Manifest, load_manifest
 from dstl_dagster.timeline import Completed, FinalFile, Opened, Restored, Timeline, decisions
 
@@ -63,6 +64,28 @@ class RestorePlan:
     def file_bytes(self) -> int:
         """Bytes of files that go, of the checkpoints in `manifests`."""
         return sum(manifest.file_bytes for manifest in self.manifests.values())
+
+    def in_words(self) -> str:
+        """Whoever confirms the restore reads this first: one line."""
+        if self.checkpoint_id:
+            said = f"A restore to checkpoint {self.checkpoint_id} "
+        else:
+            said = "A restore to before the first checkpoint, with which the job begins anew, "
+        if not self.left_behind:
+            said += "leaves no checkpoint behind"
+        else:
+            said += (
+                f"leaves {counted(len(self.left_behind), 'checkpoint')} behind, up to {self.last} "
+                f"({readable_bytes(self.state_bytes)} of changelog), "
+                f"and retracts {counted(len(self.files), 'file')} ({readable_bytes(self.file_bytes)})"
+            )
+        if self.batches:
+            said += f"; to run again: {', '.join(self.batches)}"
+        if self.open_attempt is not None:
+            said += f"; it ends the open attempt of {self.open_attempt.owner!r}"
+        if not self.checkpoint_id:
+            return f"{said}. Until a checkpoint completes, readers see the state as it is"
+        return f"{said}. It reads {counted(self.read_objects, 'object')} ({readable_bytes(self.read_bytes)})"
 
 
 def plan_restore(job: Job, checkpoint_id: int) -> RestorePlan:

@@ -300,13 +300,7 @@ def plan_lines(plan: RestorePlan) -> Iterator[str]:
         yield f"  retracted: {file.name}"
     if len(plan.files) > _SHOWN_NAMES:
         yield f"  and {len(plan.files) - _SHOWN_NAMES:,} more"
-    if plan.open_attempt is not None:
-        yield f"the open attempt of {plan.open_attempt.owner} ends"
-    read = f"{counted(plan.read_objects, 'object')}, {readable_bytes(plan.read_bytes)}"
-    if plan.checkpoint_id:
-        yield f"the job would resume from checkpoint {plan.checkpoint_id}; {read} are read first"
-    else:
-        yield "the job would begin anew; until a checkpoint completes, readers see the state as it is"
+    yield plan.in_words()
 
 
 def plan_json(plan: RestorePlan) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dstl_dagster.jobs.correction import (
 from dstl_dagster.jobs.drop import Drop as Drop, drop_job as drop_job, plan_drop as plan_drop
 from dstl_dagster.jobs.frames import (
     FrameMerge as FrameMerge,
+    is_spark_rows as is_spark_rows,
     merge_frame as merge_frame,
     write_frame as write_frame,
 )

@@ -56,6 +56,11 @@ from dstl_dagster.state import (
 )
 
 
+def is_spark_rows(rows: object) -> bool:
+    """Whether this is a DataFrame of Spark, classic or Connect. Imports neither."""
+    return hasattr(rows, "sparkSession")
+
+
 def write_frame(
     rows: Any,
     batch: Batch,

@@ -26,7 +26,7 @@ from dstl_dagster.checkpoint import (
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
-from dstl_dagster.jobs import merge_frame, write_frame
+from dstl_dagster.jobs import is_spark_rows, merge_frame, write_frame
 from dstl_dagster.keyed import AttemptReport, Replaced
 from dstl_dagster.recoverable import GSRecoverableWriterCommitter
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig
@@ -281,7 +281,7 @@ class CheckpointBatch:
             "partitions": partitions,
             "job_options": job_options,
         }
-        if _is_spark_frame(changed):
+        if is_spark_rows(changed):
             from dstl_dagster.spark.dataframes.state import write_state
 
             self._name_application(changed)
@@ -324,7 +324,7 @@ class CheckpointBatch:
             "partitions": partitions,
             "job_options": job_options,
         }
-        if _is_spark_frame(changes):
+        if is_spark_rows(changes):
             from dstl_dagster.spark.dataframes.merge import merge_state
 
             self._name_application(changes)
@@ -353,7 +353,7 @@ class CheckpointBatch:
 
         `job_options`: of this call, on top of the job's.
         """
-        if not _is_spark_frame(rows):
+        if not is_spark_rows(rows):
             raise InvalidInputError(
                 f"write_files takes a DataFrame of Spark, not a {type(rows).__name__}: write other rows "
                 "through a GSRecoverableWriter of this attempt, and `add` its committer to the batch"
@@ -428,11 +428,6 @@ class CheckpointBatch:
                 f"batch {str(self._key)!r} is already in checkpoint {self.already_in}: write nothing for it",
                 kind=ErrorKind.ALREADY_APPLIED,
             )
-
-
-def _is_spark_frame(rows: object) -> bool:
-    """Whether this is a DataFrame of Spark, classic or Connect."""
-    return hasattr(rows, "sparkSession")
 
 
 def _require_spark_for(arguments: Mapping[str, Any], rows: object) -> None:

@@ -23,7 +23,6 @@ from pydantic import Field, PrivateAttr
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import source_id
-from dstl_dagster.orchestration.define.merge_rule import is_spark_rows
 from dstl_dagster.orchestration.define.output_checks import OutputChecks
 from dstl_dagster.orchestration.define.rerun import execution_of, require_replaceable
 from dstl_dagster.orchestration.define.table import in_words
@@ -334,6 +333,8 @@ def _is_own_output(context: dg.InputContext) -> bool:
 
 def _written(batch: Batch, target: Target, rows: Any, scope: "Scope | None") -> OperatorReport:
     """Steps 2 and 3 of the rows, by Spark if they are its."""
+    from dstl_dagster.jobs import is_spark_rows, merge_frame, write_frame  # Arrow: not for loading
+
     rule = target.rule
     write: Callable[..., OperatorReport]
     merge: Callable[..., OperatorReport]
@@ -342,8 +343,6 @@ def _written(batch: Batch, target: Target, rows: Any, scope: "Scope | None") -> 
 
         write, merge = partial(write_state, attempt=batch), partial(merge_state, attempt=batch)
     else:
-        from dstl_dagster.jobs import merge_frame, write_frame  # Arrow: not for loading
-
         write, merge = partial(write_frame, batch=batch), partial(merge_frame, batch=batch)
     if target.replaces:
         replace = True if scope is None else scope

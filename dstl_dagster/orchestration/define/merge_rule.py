@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 _Written = TypeVar("_Written")
 
 
-def is_spark_rows(rows: Any) -> bool:
-    """Whether this is a DataFrame of Spark, classic or Connect. Imports neither."""
-    return hasattr(rows, "sparkSession")
-
-
 @dataclass(frozen=True)
 class MergeRule:
     """How rows change the state of an operator: arguments as of `batch.merge_state`.

@@ -18,13 +18,13 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
+from dstl_dagster.orchestration.report.links import shown_lines
 from dstl_dagster.orchestration.report.steps import Step, match_partitions, report_checks, report_restored
 from dstl_dagster.timeline import Restored
 
 _RESTORE_OP = "restore"
 _BACKFILL = "dagster/backfill"
 _CONFIRMED = re.compile(r"\s*(\d+)\s*->\s*(\d+)\s*")
-_FILES_SHOWN = 50
 
 
 class RestoreConfig(dg.Config):
@@ -65,10 +65,10 @@ def restore(step: Step) -> None:
         plan = coordinator.plan_restore(checkpoint_id)
         if config.preview:
             context.add_output_metadata(_plan_metadata(plan))
-            context.log.info(f"preview, nothing was changed: {_in_words(assets, plan)}")
+            context.log.info(f"preview, nothing was changed: {plan.in_words()}")
             return
-        expected_last = _require_confirmed(assets, plan, config.confirm)
-        context.log.info(f"restore: {_in_words(assets, plan)}")
+        expected_last = _require_confirmed(plan, config.confirm)
+        context.log.info(f"restore: {plan.in_words()}")
     coordinator.restore(checkpoint_id, request_id=request_id, expected_last=expected_last)
     match_partitions(step)
     report_restore(step, request_id)
@@ -119,7 +119,7 @@ def _chosen_checkpoint(step: Step) -> int:
     return step.assets.checkpoint_of(step.context.partition_key)
 
 
-def _require_confirmed(assets: JobAssets, plan: RestorePlan, confirmed: str) -> int:
+def _require_confirmed(plan: RestorePlan, confirmed: str) -> int:
     """The last checkpoint that the person knows of. Raises: Failure, with what the restore would undo."""
     wanted = _confirmation(plan.last, plan.checkpoint_id)
     match = _CONFIRMED.fullmatch(confirmed)
@@ -128,7 +128,7 @@ def _require_confirmed(assets: JobAssets, plan: RestorePlan, confirmed: str) -> 
     said = f"the config confirms {confirmed!r}" if confirmed else "nobody has confirmed this restore"
     anew = "" if plan.checkpoint_id else ", anew: true"
     raise dg.Failure(
-        description=f"{said}, so nothing was changed. {_in_words(assets, plan)}. To do it, launch the run "
+        description=f"{said}, so nothing was changed. {plan.in_words()}. To do it, launch the run "
         f'again with `confirm: "{wanted}"` in its config, which then is '
         f'`ops: {{{_RESTORE_OP}: {{config: {{confirm: "{wanted}"{anew}}}}}}}`',
         metadata=_plan_metadata(plan),
@@ -138,25 +138,6 @@ def _require_confirmed(assets: JobAssets, plan: RestorePlan, confirmed: str) -> 
 
 def _confirmation(last: int, checkpoint_id: int) -> str:
     return f"{last} -> {checkpoint_id}"
-
-
-def _in_words(assets: JobAssets, plan: RestorePlan) -> str:
-    gone = len(plan.left_behind)
-    to = f"to checkpoint {plan.checkpoint_id}" if plan.checkpoint_id else "to before its first checkpoint"
-    said = f"A restore of {assets.job} {to} "
-    if not gone:
-        said += "leaves no checkpoint behind"
-    else:
-        said += (
-            f"leaves {counted(gone, 'checkpoint')} behind, up to {plan.last} "
-            f"({readable_bytes(plan.state_bytes)} of changelog), "
-            f"and retracts {counted(len(plan.files), 'file')} ({readable_bytes(plan.file_bytes)})"
-        )
-    if plan.batches:
-        said += f"; to run again: {', '.join(plan.batches)}"
-    if plan.open_attempt is not None:
-        said += f"; it ends the open attempt of {plan.open_attempt.owner!r}"
-    return f"{said}. It reads {counted(plan.read_objects, 'object')} ({readable_bytes(plan.read_bytes)})"
 
 
 def _plan_metadata(plan: RestorePlan) -> dict[str, Any]:
@@ -175,13 +156,11 @@ def _plan_metadata(plan: RestorePlan) -> dict[str, Any]:
                 }
             )
         )
-    files = [f"* `{file.name}`" for file in plan.files[:_FILES_SHOWN]]
-    if len(plan.files) > _FILES_SHOWN:
-        files.append(f"* and {len(plan.files) - _FILES_SHOWN} more")
+    files = shown_lines([f"`{file.name}`" for file in plan.files])
     return {
         "confirm": _confirmation(plan.last, plan.checkpoint_id),
         "resumes at": dg.MetadataValue.json(dict(plan.positions)),
         "goes": dg.MetadataValue.table(rows or [dg.TableRecord({"checkpoint": "nothing"})]),
-        "files that go": dg.MetadataValue.md("\n".join(files) or "none"),
+        "files that go": dg.MetadataValue.md(files or "none"),
         "reads": f"{counted(plan.read_objects, 'object')}, {readable_bytes(plan.read_bytes)}",
     }

@@ -23,6 +23,7 @@ import dagster as dg
 from dagster._core.events import AssetMaterializationPlannedData  # no public name; since Dagster 0.14
 
 from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.report.links import first_names
 from dstl_dagster.orchestration.tags import TAG_JOB, TAG_MARK
 
 _MARKED = "dstl/marked"
@@ -34,7 +35,6 @@ _STATUS = {
 }
 _TRIES = 25
 """Planned events of one partition that are looked through: a run plans it once, and its re-executions do."""
-_NAMED = 10
 _SETTLED = "settled; "
 
 
@@ -73,8 +73,7 @@ def mark_partitions(instance: dg.DagsterInstance, assets: JobAssets, mark: Mark)
         for partition in partitions:
             _plan(instance, run, key, partition)
     named = sorted({partition for each in mark.partitions.values() for partition in each})
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    said = f"{mark.about}: {', '.join(named[:_NAMED])}{more}"
+    said = f"{mark.about}: {first_names(named)}"
     instance.add_run_tags(run.run_id, {_MARKED: "true", TAG_MARK: said})
 
 

@@ -21,7 +21,7 @@ from dstl_dagster.clock import Clock
 from dstl_dagster.format import counted
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import has_partition, is_held
-from dstl_dagster.orchestration.report.links import how_to_resolve
+from dstl_dagster.orchestration.report.links import first_names, how_to_resolve
 from dstl_dagster.orchestration.report.measures import measure
 from dstl_dagster.orchestration.report.reconcile import PartitionChanges
 from dstl_dagster.timeline import BlockedFile, TimelineView
@@ -40,7 +40,6 @@ _ARCHIVED_AT_ONCE = 100
 takes away first."""
 _ARCHIVED_BESIDE = 5
 """The same beside a checkpoint: only partitions after all that are known to be held, as a rule none."""
-_NAMED = 10
 _SENTENCES = {
     "materialized, but in no checkpoint": "in no checkpoint, as after a restore, but shown as materialized, "
     "so that a backfill of what is missing skips it: turn the checkpoint sensor on, or choose each by itself",
@@ -53,6 +52,7 @@ _SENTENCES = {
     "checkpoint sensor on",
 }
 _NOT_SHOWN = (dg.AssetPartitionStatus.FAILED, None)
+_RUNS = 10
 _PARTITION_TAGS = ("dagster/partition", "dagster/asset_partition_range_start")
 """Of a run that was launched for one, and of a run of a backfill."""
 
@@ -229,7 +229,7 @@ def partitions_finding(
     found = (*days, changes.missing, changes.stale)
     wrong = dict(zip(_SENTENCES, found, strict=True))
     text = "; ".join(
-        f"{_listed(keys)} {'is' if len(keys) == 1 else 'are'} {_SENTENCES[what]}"
+        f"{first_names(keys)} {'is' if len(keys) == 1 else 'are'} {_SENTENCES[what]}"
         for what, keys in wrong.items()
         if keys
     )
@@ -320,10 +320,5 @@ def _is_at_work(instance: dg.DagsterInstance, partition: str) -> bool:
     return any(
         not run.is_finished
         for tag in _PARTITION_TAGS
-        for run in instance.get_runs(dg.RunsFilter(tags={tag: partition}), limit=_NAMED)
+        for run in instance.get_runs(dg.RunsFilter(tags={tag: partition}), limit=_RUNS)
     )
-
-
-def _listed(keys: list[str]) -> str:
-    more = len(keys) - _NAMED
-    return ", ".join(keys[:_NAMED]) + (f" and {more} more" if more > 0 else "")

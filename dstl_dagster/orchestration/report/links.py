@@ -17,6 +17,7 @@ from dstl_dagster.orchestration.owners import run_of_owner
 NEW_LINE = "  \n"
 _CONSOLE = "https://console.cloud.google.com/storage/browser"
 _LINES = 50
+_NAMED = 10
 _RUN_DIGITS = 8
 """By so many Dagster's page names a run."""
 
@@ -83,6 +84,12 @@ def shown_lines(lines: Sequence[str]) -> str:
     """The first ones, and how many more there are."""
     more = [f"and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
     return NEW_LINE.join([*lines[:_LINES], *more])
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The same of names within a sentence."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _bucket_uri(store_uri: str, files: tuple[FileReport, ...]) -> str:

@@ -121,7 +121,7 @@ def test_a_restore_to_0_begins_anew(store):
     """Readers see the state as it was; every batch may run again, and every file is retracted."""
     planned = json.loads(run(store, "restore", "0", "--dry-run", "--json"))
     assert (planned["last"], planned["checkpoint_id"], planned["left_behind"]) == (3, 0, [1, 2, 3])
-    assert "would begin anew" in run(store, "restore", "0", "--dry-run")
+    assert "the job begins anew" in run(store, "restore", "0", "--dry-run")
     assert "begins anew" in run(store, "restore", "0", "--yes")
     assert [stat.name for stat in store.list("out/")] == []
     assert json.loads(run(store, "show", "latest", "--json"))["checkpoint_id"] == 3
