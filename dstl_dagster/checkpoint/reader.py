@@ -10,13 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dstl_dagster.checkpoint.inspect.verify import (
-    Problem,
-    Verification,
-    raise_unless_damage,
-    verify_checkpoint,
-    verify_state,
-)
+from dstl_dagster.checkpoint.inspect.integrity import Problem, raise_unless_damage
+from dstl_dagster.checkpoint.inspect.verify import Verification, verify_checkpoint, verify_state
 from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.clock import Clock
 from dstl_dagster.concurrency import gather

@@ -27,11 +27,11 @@ from dstl_dagster.storage.base import (
     RangeReader as RangeReader,
     ShortListingStore as ShortListingStore,
     Source as Source,
-    StoreCapabilities as StoreCapabilities,
     open_ranges as open_ranges,
     server_time as server_time,
     summed_write as summed_write,
 )
+from dstl_dagster.storage.capabilities import StoreCapabilities as StoreCapabilities
 from dstl_dagster.storage.batching import (
     Check as Check,
     component_lookups as component_lookups,

@@ -20,33 +20,6 @@ from typing import Any, Protocol, cast, runtime_checkable
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.storage.capabilities import StoreCapabilities
 
-__all__ = [
-    "ABSENT",
-    "ANY",
-    "MAX_BATCH_DELETES",
-    "MAX_COMPOSE_SOURCES",
-    "Absent",
-    "AnyGeneration",
-    "BatchDeletingStore",
-    "Generation",
-    "InspectableStore",
-    "ObjectReader",
-    "ObjectStat",
-    "ObjectStore",
-    "ObjectWriter",
-    "OpeningStore",
-    "Precondition",
-    "RangeReader",
-    "ShortListingStore",
-    "Source",
-    "StoreCapabilities",
-    "SummedWriter",
-    "TimedStore",
-    "open_ranges",
-    "server_time",
-    "summed_write",
-]
-
 MAX_COMPOSE_SOURCES = 32
 """The most sources of one compose: GCS's limit, which every store enforces."""
 

@@ -24,8 +24,8 @@ from dstl_dagster.storage.base import (
     ObjectWriter,
     Precondition,
     Source,
-    StoreCapabilities,
 )
+from dstl_dagster.storage.capabilities import StoreCapabilities
 from dstl_dagster.storage.memory_account import (
     PAGE_OBJECTS,
     SHARED_ACCOUNT,

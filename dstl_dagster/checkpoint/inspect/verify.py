@@ -39,15 +39,6 @@ from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import ObjectStore, Origin
 from dstl_dagster.timeline import Committed
 
-__all__ = [
-    "Problem",
-    "Verification",
-    "raise_unless_damage",
-    "require_undamaged",
-    "verify_checkpoint",
-    "verify_state",
-]
-
 _PROBLEMS_SHOWN = 5
 Check = Callable[[], object]
 Progress = Callable[[int, int], None]

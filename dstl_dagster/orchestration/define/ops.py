@@ -27,8 +27,6 @@ from dstl_dagster.orchestration.report.steps import Step, clean_up, compose_comm
 from dstl_dagster.orchestration.tags import TAG_STEP
 from dstl_dagster.timeline import Ending
 
-__all__ = ["StepOps", "build_steps", "cleanup_op", "compose_commit_op", "confirm_op", "persist_op"]
-
 Reference = dict[str, Any]
 
 

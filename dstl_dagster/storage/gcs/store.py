@@ -32,8 +32,8 @@ from dstl_dagster.storage.base import (
     ObjectWriter,
     Precondition,
     Source,
-    StoreCapabilities,
 )
+from dstl_dagster.storage.capabilities import StoreCapabilities
 from dstl_dagster.storage.gcs.batch import BatchesRefusedError, batch_delete
 from dstl_dagster.storage.gcs.client import server_time, shared_client
 from dstl_dagster.storage.gcs.reading import GCSReading

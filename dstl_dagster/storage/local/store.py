@@ -31,8 +31,8 @@ from dstl_dagster.storage.base import (
     Precondition,
     RangeReader,
     Source,
-    StoreCapabilities,
 )
+from dstl_dagster.storage.capabilities import StoreCapabilities
 from dstl_dagster.storage.local.files import HiddenFolder
 from dstl_dagster.storage.local.locks import DEFAULT_LOCK_WAIT_SECONDS
 from dstl_dagster.storage.local.paths import (
