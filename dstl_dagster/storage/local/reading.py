@@ -70,8 +70,8 @@ class LocalReader(FileRanges):
 class LocalReading:
     """The read side of one root. Safe from any thread."""
 
-    def __init__(self, root: Path, hidden: HiddenFolder, records: Records) -> None:
-        self._root = root
+    def __init__(self, hidden: HiddenFolder, records: Records) -> None:
+        self._root = hidden.root
         self._hidden = hidden
         self._records = records
         self._sums: dict[tuple[Path, FileIdentity], int] = {}

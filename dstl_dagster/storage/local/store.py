@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import DstlError, InvalidInputError
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import (
@@ -80,12 +79,12 @@ class LocalObjectStore:
         if not isinstance(text, str) or not text or "\0" in text:
             raise InvalidInputError(f"{root!r} is no path of a folder")
         self._root = Path(text).absolute()
-        clock = clock or SystemClock()
-        hidden = HiddenFolder(self._root, clock, durable=durable, lock_wait_seconds=lock_wait_seconds)
-        self._hidden = hidden
+        hidden = HiddenFolder(
+            self._root, clock or SystemClock(), durable=durable, lock_wait_seconds=lock_wait_seconds
+        )
         self._records = Records(hidden)
-        self._reading = LocalReading(self._root, hidden, self._records)
-        self._writing = LocalWriting(self._root, clock, hidden, self._records, self._reading)
+        self._reading = LocalReading(hidden, self._records)
+        self._writing = LocalWriting(hidden, self._records, self._reading)
 
     def __repr__(self) -> str:
         return f"LocalObjectStore({str(self._root)!r})"
@@ -225,11 +224,7 @@ class LocalObjectStore:
         A file that is put back later counts as one put there by hand: another generation, no metadata. Safe
         beside writers. A damaged record stays: a read of its object reports it.
         """
-        for name in self._records.names():
-            # A record that cannot be decided, or is locked for long, waits for the next call.
-            with suppress(DstlError, OSError):
-                if self._writing.is_gone(name) and (dry_run or self._writing.forget(name)):
-                    yield name
+        return self._writing.forget_taken(dry_run=dry_run)
 
     def close(self) -> None:
         """Nothing to free: no file stays open between calls."""

@@ -11,12 +11,11 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, InvalidInputError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
@@ -34,11 +33,8 @@ _PLACE_ATTEMPTS: Final = 100
 class LocalWriting:
     """The write side of one root. Safe from any thread and process."""
 
-    def __init__(
-        self, root: Path, clock: Clock, hidden: HiddenFolder, records: Records, reading: LocalReading
-    ) -> None:
-        self._root = root
-        self._clock = clock
+    def __init__(self, hidden: HiddenFolder, records: Records, reading: LocalReading) -> None:
+        self._root = hidden.root
         self.hidden = hidden
         self._records = records
         self._reading = reading
@@ -64,7 +60,7 @@ class LocalWriting:
         new = Record(
             generation=held.next_generation(name, current.generation if current else 0),
             crc32c=crc,
-            updated=self._clock.now(),
+            updated=self.hidden.clock.now(),
             metadata=metadata,
             file=file,
         )
@@ -143,21 +139,21 @@ class LocalWriting:
             self._remove(name)
             return True
 
-    def is_gone(self, name: str) -> bool:
-        """Whether no file has the name. Raises: OSError where that cannot be seen; InvalidInputError."""
-        return status_of(object_path(self._root, name)) is None
-
-    def forget(self, name: str) -> bool:
-        """Remove the record of a file that is gone; False if it is there again.
-
-        Under the name's lock, as a writer that records and places a file. Its generation is not used again:
-        the lock counts on.
-        """
-        with self.hidden.locked([name]):
-            if not self.is_gone(name):
-                return False
-            self._records.remove(name)
-            return True
+    def forget_taken(self, *, dry_run: bool) -> Iterator[str]:
+        """As `LocalObjectStore.forget_taken`. A generation is not used again: the lock counts on."""
+        for name in self._records.names():
+            # A record that cannot be decided, or is locked for long, waits for the next call.
+            with contextlib.suppress(DstlError, OSError):
+                path = object_path(self._root, name)
+                if status_of(path) is not None:
+                    continue
+                if not dry_run:
+                    # Under the name's lock, as a writer that records and places a file.
+                    with self.hidden.locked([name]):
+                        if status_of(path) is not None:
+                            continue
+                        self._records.remove(name)
+                yield name
 
     def _remove(self, name: str) -> None:
         path = object_path(self._root, name)
