@@ -1,6 +1,6 @@
 from dstl_dagster.storage.accounting.cost import NO_COST as NO_COST, Cost as Cost, CostMeter as CostMeter
 from dstl_dagster.storage.accounting.metered import metered as metered
-from dstl_dagster.storage.accounting.steps import (
+from dstl_dagster.storage.accounting.cost import (
     COMPOSE_COMMIT as COMPOSE_COMMIT,
     CONFIRM as CONFIRM,
     OWN_RECORD as OWN_RECORD,
@@ -48,7 +48,7 @@ from dstl_dagster.storage.open import (
     require_within as require_within,
 )
 from dstl_dagster.storage.policy.retry import Retries as Retries, RetryPolicy as RetryPolicy
-from dstl_dagster.storage.policy.update_limit import let_settle as let_settle
+from dstl_dagster.storage.policy.rate import let_settle as let_settle
 from dstl_dagster.storage.preflight import (
     Finding as Finding,
     Severity as Severity,

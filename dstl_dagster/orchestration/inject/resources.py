@@ -10,6 +10,7 @@ of a `gs://` bucket.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -19,12 +20,10 @@ from pydantic import Field, PrivateAttr
 
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
-from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.keyed import open_attempt_changelog
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
+from dstl_dagster.keyed import load_report, open_attempt_changelog
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.inject.batch_log import SparkLog, log_application, log_opened, log_persisted
-from dstl_dagster.orchestration.inject.completing import complete, is_completed_later
-from dstl_dagster.orchestration.inject.op_attempt import OpAttempt
 from dstl_dagster.orchestration.inject.opening import (
     BatchRequest,
     Check,
@@ -38,6 +37,15 @@ from dstl_dagster.orchestration.inject.pipes import PipesBatch, open_pipes_batch
 from dstl_dagster.orchestration.inject.repeated_run import log_repeated
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
+from dstl_dagster.orchestration.report.steps import (
+    Step,
+    clean_up,
+    compose_commit,
+    confirm,
+    is_complete,
+    persist,
+)
+from dstl_dagster.orchestration.tags import TAG_STEP
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
 from dstl_dagster.storage import ObjectStore, open_store, require_store_uri, split_bucket_uri
@@ -49,6 +57,7 @@ if TYPE_CHECKING:
     from dstl_dagster.keyed import StateScan
     from dstl_dagster.spark import CheckpointBatch
 
+_FIRST_LATER = ("4", "4-7")
 _Context = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
@@ -143,7 +152,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         a batch that a completed checkpoint holds.
         """
         with without_useless_retries():
-            found = OpAttempt.of(work)
+            found = _OpAttempt.of(work)
             options = found.options or self.job_options()
             with closing(_open_with(self.gcs, self.uri, options)) as store:
                 found.require_store(store.uri)
@@ -328,7 +337,7 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
         ConflictError (kind `already_applied`) for a batch that a completed checkpoint holds.
         """
         with without_useless_retries():
-            found = None if work is None else OpAttempt.of(work)
+            found = None if work is None else _OpAttempt.of(work)
             if found is None or found.options is None:
                 options = JobOptions.resolve(None, self.options)
             else:
@@ -383,17 +392,89 @@ def _open_with(gcs: Any, uri: str, options: JobOptions) -> ObjectStore:
     return GCSObjectStore(gcs.get_client(), bucket_name, prefix, options=options.files)
 
 
+@dataclass(frozen=True)
+class _OpAttempt:
+    """An open attempt that an op writes for.
+
+    Attributes:
+        options: the batch's; `None` for an attempt alone, which does not hold any.
+    """
+
+    attempt: Attempt
+    options: JobOptions | None
+
+    @classmethod
+    def of(cls, work: "CheckpointBatch | Attempt | Mapping[str, Any]") -> "_OpAttempt":
+        """Raises: InvalidInputError, FormatError (a reference that is none); ConflictError (kind
+        `already_applied`) for a batch that a completed checkpoint holds.
+        """
+        if isinstance(work, Attempt):
+            return cls(work, None)
+        if isinstance(work, Mapping):
+            return cls(Attempt.from_json(work), None)
+        if work.already_in is not None:
+            raise ConflictError(
+                f"this batch is already in checkpoint {work.already_in}: write nothing for it",
+                kind=ErrorKind.ALREADY_APPLIED,
+            )
+        return cls(work.attempt, work.job_options)
+
+    def require_store(self, uri: str) -> None:
+        """Raises: InvalidInputError if the attempt is of another store than the one at `uri`."""
+        if self.attempt.store_uri != uri:
+            raise InvalidInputError(
+                f"the attempt is of the store at {self.attempt.store_uri}, and this resource of {uri}: "
+                "use the resource that opened it"
+            )
+
+
 def _complete(
     context: dg.OpExecutionContext,
     coordinator: CheckpointCoordinator,
     attempt: Attempt,
     assets: JobAssets | None = None,
 ) -> None:
-    """Steps 4 to 7, where no later step of the run does them."""
-    if assets is not None:
-        complete(context, coordinator, attempt, assets)
-    elif not is_completed_later(context):
-        complete(context, coordinator, attempt, JobAssets.of(coordinator.job))
+    """Steps 4 to 7, where no later step of the run does them. `assets`: none does.
+
+    Raises: as the steps. A retry of the op finds the batch applied, or opens another attempt.
+    """
+    if assets is None and _is_completed_later(context):
+        return
+    if is_called_directly(context):  # by a test: no run reports anything
+        if not is_complete(coordinator, attempt):
+            coordinator.record_report(attempt, load_report(coordinator.store, attempt))
+            coordinator.confirm(attempt)
+        coordinator.compose_commit(attempt.checkpoint_id, attempt=attempt)
+        return
+    step = Step(context, assets or JobAssets.of(coordinator.job), coordinator)
+    persist(step, attempt)
+    confirm(step, attempt)
+    compose_commit(step, attempt.checkpoint_id, attempt=attempt)
+    clean_up(step)
+
+
+def _is_completed_later(context: dg.OpExecutionContext) -> bool:
+    """Whether a step of the run that depends on this one, directly or not, is step 4 of the same batch.
+
+    Else the batch would be in no checkpoint, ever.
+    """
+    if is_called_directly(context):
+        return False
+    step = context.get_step_execution_context()
+    plan = step.execution_plan
+    upstream = plan.get_all_step_deps()
+    behind, found = {step.step.key}, {step.step.key}
+    while found:
+        found = {key for key, deps in upstream.items() if not behind.isdisjoint(deps)} - behind
+        behind |= found
+    own = step.step.node_handle.path[:-1]
+    later = (each for each in plan.step_dict.values() if each.key in behind)
+    # Another asset's step 4, of a graph that this op is not in, is that of another batch.
+    return any(
+        (each.tags or {}).get(TAG_STEP) in _FIRST_LATER and own[: len(path)] == path
+        for each in later
+        for path in [each.node_handle.path[:-1]]
+    )
 
 
 def _require_files_inside(context: dg.OpExecutionContext, store: ObjectStore) -> None:

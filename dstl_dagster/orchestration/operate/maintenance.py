@@ -1,7 +1,7 @@
 """The one builder of what a person or a schedule runs between batches.
 
-Owns the Dagster job of one op, and its schedule, which ships stopped. Does not own what the op does: `steps`,
-`restoring`, `correcting`, `cloning`, `watch.checks`.
+Owns the Dagster job of one op, its schedule, which ships stopped, and the ops that clone and swap. Does not
+own what the others do: `steps`, `restoring`, `correcting`, `watch.checks`.
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
@@ -15,17 +15,26 @@ import dagster as dg
 from pydantic import Field
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.jobs import clone_job, swap_job
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import JobAssets, dagster_name
-from dstl_dagster.orchestration.operate.cloning import CloneConfig, SwapConfig, clone, swap
 from dstl_dagster.orchestration.operate.correcting import correct_partition
 from dstl_dagster.orchestration.operate.restoring import RestoreConfig, restore
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.report.links import shown_lines
-from dstl_dagster.orchestration.report.steps import Step, clean_up, materialize, publish_uncommitted, verify
+from dstl_dagster.orchestration.report.steps import (
+    Step,
+    clean_up,
+    materialize,
+    publish_uncommitted,
+    report_checkpoint,
+    report_checks,
+    verify,
+)
 from dstl_dagster.orchestration.tags import TAG_JOB, TAG_STEP
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
+from dstl_dagster.timeline import AsOf
 
 Work = Literal["cleanup", "materialize", "verify", "checks", "restore", "correct", "clone", "swap"]
 
@@ -265,3 +274,51 @@ def _schedule(job: Any, cron_schedule: str) -> dg.ScheduleDefinition:
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.STOPPED,
     )
+
+
+class CloneConfig(dg.Config):
+    """What is cloned, and under which name."""
+
+    new: str = Field(description="The name of the job that begins.")
+    at: str = Field(
+        default="latest",
+        description="With the state of this checkpoint: an id, a partition, a savepoint or a time.",
+    )
+
+
+class SwapConfig(dg.Config):
+    """Whose state takes the place of the job's."""
+
+    clone: str = Field(description="A job of the same store, which holds each batch that this one holds.")
+
+
+def clone(step: Step) -> None:
+    """Begin a job with the state of a checkpoint of this one."""
+    config, assets = CloneConfig(**step.context.op_config), step.assets
+    made = clone_job(
+        step.coordinator.store,
+        assets.job,
+        config.new,
+        step.coordinator.job_options,
+        at=AsOf.of_text(config.at),
+        owner=owner_of(step.context.run),
+        progress=step.progress("clone", "files"),
+    )
+    step.context.log.info(f"job {config.new!r} begins with checkpoint {made.checkpoint_id} of {assets.job!r}")
+
+
+def swap(step: Step) -> None:
+    """Continue the job from the state of its clone, in one checkpoint."""
+    name, assets = SwapConfig(**step.context.op_config).clone, step.assets
+    made = swap_job(
+        step.coordinator.store,
+        assets.job,
+        name,
+        step.coordinator.job_options,
+        owner=owner_of(step.context.run),
+        progress=step.progress("swap", "files"),
+    )
+    step.coordinator.timeline.tail()  # the swap has written it
+    step.context.log.info(f"checkpoint {made.checkpoint_id} of {assets.job!r} has the state of {name!r}")
+    report_checkpoint(step, made)
+    report_checks(step)

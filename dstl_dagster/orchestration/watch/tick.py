@@ -1,7 +1,8 @@
 """One tick of the checkpoint sensor: the records after its cursor, and what is to be reported of them.
 
-Owns following the records, where that begins and stops, and whom it waits for. Does not own the sensor around
-it (`sensors`), or what is reported of a record (`report.reconcile`).
+Owns following the records, where that begins and stops, whom it waits for, and the cursor's text, which
+people can read and edit. Does not own the sensor around it (`sensors`), or what is reported of a record
+(`report.reconcile`).
 
 Why this is safe. Dagster writes the events of a tick one by one, then partitions, then runs, and the cursor
 last: killed in between, the next tick follows the same records again, and finds out what was written. A tick
@@ -16,6 +17,8 @@ manifest for each new checkpoint, and the timeline's newest snapshot, however lo
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -24,13 +27,12 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError, ErrorKind
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import Reconcile, Report
 from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT
 from dstl_dagster.orchestration.timeline_check import compare_timeline
-from dstl_dagster.orchestration.watch.cursor import CheckpointCursor
 from dstl_dagster.timeline import (
     Committed,
     Completed,
@@ -217,3 +219,61 @@ def _owner_of(record: TimelineRecord, reconcile: Reconcile) -> str | None:
             return record.by
         case _:
             return None
+
+
+@dataclass(frozen=True)
+class CheckpointCursor:
+    """All records up to and including `slot` (0: none) were followed.
+
+    Attributes:
+        decision: the id of the record in `slot`; reveals a timeline that was replaced.
+        timeline: the id of the timeline; empty where a person set the cursor.
+        shown: this instance has shown the job; if it does no more, its page was wiped.
+        start_over: a person says that the store is right, though it is not the one that was followed.
+    """
+
+    slot: int = 0
+    decision: uuid.UUID | None = None
+    timeline: str = ""
+    shown: bool = False
+    start_over: bool = False
+
+    def after(self, record: TimelineRecord) -> CheckpointCursor:
+        """The cursor after this record, which must be the next one."""
+        return replace(self, slot=record.slot, decision=record.decision_id)
+
+    def to_text(self) -> str:
+        """One line of JSON, without what is not set."""
+        fields = {
+            "slot": self.slot,
+            "timeline": self.timeline or None,
+            "shown": self.shown or None,
+            "start_over": self.start_over or None,
+            "decision": None if self.decision is None else str(self.decision),
+        }
+        return json.dumps({name: value for name, value in fields.items() if value is not None})
+
+    @classmethod
+    def from_text(cls, text: str) -> CheckpointCursor:
+        """The cursor that `to_text` wrote, or a person typed: `{"slot": 42}` or `{"start_over": true}`.
+
+        Raises: InvalidInputError: silently starting over would hide a mistake.
+        """
+        try:
+            fields = json.loads(text)
+            start_over = fields.get("start_over") is True
+            slot, decision = 0 if start_over else fields.get("slot"), fields.get("decision")
+            if not isinstance(slot, int) or isinstance(slot, bool) or slot < 0:
+                raise ValueError(f"slot {slot!r}")
+            return cls(
+                slot,
+                None if decision is None else uuid.UUID(decision),
+                str(fields.get("timeline", "")),
+                fields.get("shown") is True,
+                start_over,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidInputError(
+                f"{text!r} is not a cursor of this sensor ({error!r}). Set it to "
+                '{"slot": N} to continue after slot N, or clear it: nothing is reported twice'
+            ) from error

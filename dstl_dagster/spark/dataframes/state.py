@@ -29,8 +29,7 @@ from dstl_dagster.spark.dataframes.partitioning import (
     task_of_key_group,
 )
 from dstl_dagster.spark.dataframes.progress import Progress
-from dstl_dagster.spark.dataframes.replace_tasks import ReplaceStateTask
-from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask, WriteStateTask
+from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask, ReplaceStateTask, WriteStateTask
 from dstl_dagster.spark.errors import raise_as_raised
 from dstl_dagster.spark.stores import cost_of, open_shared_store, read_cost_of, require_shared
 from dstl_dagster.spark.types import (

@@ -32,8 +32,7 @@ from dstl_dagster.storage.base import (
     Source,
 )
 from dstl_dagster.storage.capabilities import StoreCapabilities
-from dstl_dagster.storage.local.files import HiddenFolder
-from dstl_dagster.storage.local.locks import DEFAULT_LOCK_WAIT_SECONDS
+from dstl_dagster.storage.local.files import DEFAULT_LOCK_WAIT_SECONDS, HiddenFolder
 from dstl_dagster.storage.local.paths import (
     LOCAL_BUCKET,
     folder_uri,

@@ -10,17 +10,23 @@ found from below again and again, and what is refused meanwhile is a few in a hu
 nobody wait stays what it is, and is dropped after half a minute.
 
 The rate is of all threads together, not of requests in flight: it means the same whatever a request takes.
+
+A service may also limit how often one object changes: about once a second on GCS, which answers 429 beyond.
+`let_settle` waits before objects that were only just made are changed or deleted.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import UnavailableError
+from dstl_dagster.storage.base import ObjectStore, server_time
 
 MIN_RATE: Final = 5.0
 """Requests a second that a process may always begin: that hammers nobody."""
@@ -186,3 +192,25 @@ class RateLimiter:
 
     def _free_lock(self) -> None:
         self._lock = threading.Lock()
+
+
+def unsettled_seconds(newest: datetime, told: datetime, interval_seconds: float) -> float:
+    """How long an object stamped `newest` must be left alone when the same clock was last heard at `told`."""
+    return max(0.0, interval_seconds - (told - newest).total_seconds())
+
+
+def let_settle(store: ObjectStore, updated: Iterable[datetime], clock: Clock) -> None:
+    """Wait until objects of these `updated` may change again. At once where the store has no such limit.
+
+    They are stamps of the store's own clock, so it covers objects that other processes made. That clock is
+    told to the second, rounded down: the wait is up to a second too long, never too short.
+    """
+    interval = store.capabilities.seconds_between_updates
+    told = server_time(store)
+    newest = max(updated, default=None)
+    if not interval or told is None or newest is None:
+        return
+    wait = unsettled_seconds(newest, told, interval)
+    if wait:
+        # No stamp is ahead of the clock that made it by more than the rounding, so this ends.
+        clock.sleep_seconds(min(wait, interval + 1.0))

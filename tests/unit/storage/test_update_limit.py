@@ -11,7 +11,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document
 from dstl_dagster.storage import ABSENT, MemoryObjectStore, StoreCapabilities, let_settle
-from dstl_dagster.storage.policy.update_limit import unsettled_seconds
+from dstl_dagster.storage.policy.rate import unsettled_seconds
 from dstl_dagster.testing.virtual_clock import VirtualClock
 from dstl_dagster.timeline.tail import TailReader
 
