@@ -195,7 +195,10 @@ class StateSchema:
         names = [each.name for each in kept.values()]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise _change(f"{twice!r} names two different columns of the checkpoints that are combined")
+            raise _change(
+                f"{twice!r} names two different columns of the checkpoints that are combined",
+                f"read each by itself; {_ANOTHER_OPERATOR}",
+            )
         ids = {
             each.name: column
             for column, each in kept.items()

@@ -488,8 +488,14 @@ class Follower:
             self._begin()
             self._copy = self._rows()
         else:
-            for diff in diff_checkpoints(reader.store, self._at, latest.manifest, self._operator):
-                self._apply(diff.removed, diff.before, diff.added, diff.after)
+            try:
+                for diff in diff_checkpoints(reader.store, self._at, latest.manifest, self._operator):
+                    self._apply(diff.removed, diff.before, diff.added, diff.after)
+            except InvalidInputError as error:  # of columns that one name means
+                if error.kind != ErrorKind.SCHEMA_CHANGE:
+                    raise
+                self._begin()
+                return self.follow()
         self._at = latest.manifest
         if self._copy != self._rows():
             self._world.wrong.append(f"a follower of {self._job}/{self._operator} differs from the state")

@@ -148,3 +148,14 @@ def test_states_with_different_keys_are_not_compared(keyed: KeyedJob) -> None:
     with pytest.raises(InvalidInputError) as refused:
         diff_states(keyed.state(one), keyed.state(operator="other"))
     assert refused.value.kind == "schema_change"
+
+
+def test_states_with_two_columns_of_one_name_are_not_compared(keyed: KeyedJob) -> None:
+    """As where a state was replaced by one of other columns, of which one was renamed then."""
+    one = keyed.changes([row("a", 1)])
+    attempt = keyed.coordinator.trigger()
+    other = StateSchema.of(pa.schema({"tail": pa.string(), "legs": pa.int64()}), ["tail"], 16)
+    renamed = other.with_renamed("legs", "flights")
+    keyed.complete(attempt, keyed.report(attempt, [row("a", 1)], schema=renamed, operator="other"))
+    with pytest.raises(InvalidInputError, match=r"'flights' names two .*: read each by itself"):
+        diff_states(keyed.state(one), keyed.state(operator="other"))
