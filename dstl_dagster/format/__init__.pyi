@@ -20,9 +20,11 @@ from dstl_dagster.format.names import (
     validated_savepoint as validated_savepoint,
 )
 from dstl_dagster.format.readable import (
+    breakable as breakable,
     counted as counted,
     nearest as nearest,
     readable_bytes as readable_bytes,
+    unbroken as unbroken,
 )
 from dstl_dagster.format.sequence import SequenceNumber as SequenceNumber
 from dstl_dagster.format.state_ttl import StateTtl as StateTtl

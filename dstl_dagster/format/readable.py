@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 _KIB = 1024
+_LONG_WORD = re.compile(r"[^\s/-]{25,}")
+_PART = re.compile(r"[^_.]{1,24}[_.]?|[_.]")
+_BREAK = "\u200b"
+"""A place to break, without a width."""
+
+
+def breakable(text: str) -> str:
+    """For a narrow column: a long word may break behind underscores and dots, and after 24 characters."""
+    return _LONG_WORD.sub(lambda word: _BREAK.join(_PART.findall(word[0])), text)
+
+
+def unbroken(text: str) -> str:
+    """The text that was made `breakable`."""
+    return text.replace(_BREAK, "")
 
 
 def counted(count: int, noun: str) -> str:

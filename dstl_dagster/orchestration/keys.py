@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from dagster import AssetKey, AssetsDefinition, DynamicPartitionsDefinition
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import validated_job
+from dstl_dagster.format import unbroken, validated_job
 from dstl_dagster.orchestration.tags import OPERATOR, SAMPLE, TAG_ASSET, TAG_JOB
 from dstl_dagster.settings import parse_names
 
@@ -116,7 +116,8 @@ class JobAssets:
             if role == AssetRole.STATE:
                 states.append(node.key)
                 continue
-            operator = node.metadata.get(OPERATOR)
+            shown = node.metadata.get(OPERATOR)
+            operator = None if shown is None else unbroken(shown)
             sample = max(sample, node.metadata.get(SAMPLE, 0))
             found[_place(role, operator)] = node.key
             if operator is not None and operator not in operators:

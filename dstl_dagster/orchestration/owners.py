@@ -29,6 +29,11 @@ def run_of_owner(owner: str) -> str | None:
     return owner.removeprefix(_OWNER_PREFIX).partition("/")[0] if owner.startswith(_OWNER_PREFIX) else None
 
 
+def run_of_batch(key: str) -> str | None:
+    """The id of the run that a batch without partitions is named after; `None` for any other batch."""
+    return run_of_owner(f"dagster-{key}")
+
+
 def step_of_owner(owner: str) -> str | None:
     """The key of the step that owns attempts under this name; `None` for an owner that is no step."""
     return (owner.partition("/")[2] or None) if owner.startswith(_OWNER_PREFIX) else None

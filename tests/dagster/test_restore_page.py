@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-from dstl_dagster import build_maintenance, restore_run_config
+from dstl_dagster import build_checkpoint_job, build_maintenance, restore_run_config
 from tests.dagster.shown import failed_partitions, materialized_partitions
 
 if TYPE_CHECKING:
@@ -143,6 +143,20 @@ def test_the_checkpoint_that_counts_is_the_newest_of_every_asset(three: Days) ->
     assert last["left behind"].value == "chk-00000002, chk-00000003"
     assert last["run again"].value == f"{SECOND}  \n{THIRD}"
     assert last["next partition"].value == SECOND
+
+
+def test_a_run_without_partitions_is_named_as_the_page_names_it(days: Days) -> None:
+    """What a restore undid is a link to its run: the key of its batch says nothing to people."""
+    job = build_checkpoint_job(days.code.JOB.job, days.code.build_update(source=None))
+    resources = {"changelog": days.resource()}
+    runs = [job.execute_in_process(instance=days.instance, resources=resources).run_id for _ in range(2)]
+    name = f"run {runs[1][:8]}"
+    refused = launch(days, 1)
+    (failed,) = (event for event in refused.all_events if event.is_step_failure)
+    goes = failed.step_failure_data.user_failure_data.metadata["goes"].records
+    assert [row.data["batch"] for row in goes] == [name]
+    assert f"run again, oldest first: {name}" in days.logged(launch(days, 1, restore_run_config(2, 1)))
+    assert days.events("checkpoints")[-1].metadata["run again"].value == f"[{name}](/runs/{runs[1]})"
 
 
 def test_the_days_to_run_again_are_shown_as_failed(three: Days) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import breakable
 from dstl_dagster.orchestration.define.asset_arguments import (
     deps_in,
     require_changelog,
@@ -104,7 +105,7 @@ def checkpoint_asset_specs(
             AssetRole.OPERATOR,
             "table",
             f"The state of operator {operator}: its rows by key.",
-            metadata={OPERATOR: operator, **({SAMPLE: assets.sample} if assets.sample else {})},
+            metadata={OPERATOR: breakable(operator), **({SAMPLE: assets.sample} if assets.sample else {})},
         )
         for operator in assets.operators
     ]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import breakable
 from dstl_dagster.orchestration.define.asset_arguments import (
     deps_in,
     require_changelog,
@@ -350,7 +351,7 @@ def _arguments(
     deps = deps_in(given.get("deps"), key if ordered else None)
     if ordered and key not in {_key_of_input(name, each) for name, each in ins.items()}:
         deps.append(dg.AssetDep(key, partition_mapping=previous_partition()))
-    operator = {} if runs.rule is None else {OPERATOR: runs.rule.operator}
+    operator = {} if runs.rule is None else {OPERATOR: breakable(runs.rule.operator)}
     common: dict[str, Any] = {
         "group_name": assets.group_name,
         "pool": assets.pool,

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import validated_job
+from dstl_dagster.format import unbroken, validated_job
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
 from dstl_dagster.orchestration.define.rerun import Rerun
 from dstl_dagster.orchestration.define.table import PartitionColumns
@@ -177,7 +177,7 @@ class Target:
                     f"{'partition_expr' if table else 'mode overwrite'} replaces: leave one of them out"
                 )
         rule = MergeRule(
-            operator=given.get("operator") or name.operator,
+            operator=unbroken(given.get("operator") or name.operator),
             keys=keys,
             update=given.get("update"),
             schema=given.get("schema"),

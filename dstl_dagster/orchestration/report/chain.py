@@ -6,13 +6,20 @@ untrue: no age, and not that step 6 is due, which follows at once (a check tells
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 import dagster as dg
 
-from dstl_dagster.format import counted
+from dstl_dagster.format import breakable, counted
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.report.links import NEW_LINE, checkpoint_link, launchpad_link
+from dstl_dagster.orchestration.owners import run_of_batch
+from dstl_dagster.orchestration.report.links import (
+    NEW_LINE,
+    checkpoint_link,
+    launchpad_link,
+    run_name,
+)
 from dstl_dagster.timeline import CheckpointEntry, Completed, TimelineView
 
 _ROOM = 999 - 64
@@ -76,7 +83,7 @@ def _line(assets: JobAssets, view: TimelineView, entry: CheckpointEntry, *, is_l
     ]
     mark = "│ ○" if left_behind else "●"
     name = checkpoint_link(assets, number) if is_link else assets.partition_key(number)
-    return f"{mark} {name} {', '.join(filter(None, notes))}".rstrip()
+    return f"{mark} {name} {breakable(', '.join(filter(None, notes)))}".rstrip()
 
 
 def _restorable(assets: JobAssets, view: TimelineView, restore_job: str) -> str:
@@ -88,7 +95,8 @@ def _restorable(assets: JobAssets, view: TimelineView, restore_job: str) -> str:
         if number != view.last_completed_id:
             confirm = f"ops:+{{restore:+{{config:+{{confirm:+{view.last_completed_id}->{number}}}}}}}"
             name = launchpad_link(name, restore_job, name, confirm)
-        lines.append(" ".join(filter(None, [name, batch_name(entry.completed), savepoints_of(view, number)])))
+        notes = [batch_name(entry.completed), savepoints_of(view, number)]
+        lines.append(" ".join(filter(None, [name, *map(breakable, notes)])))
     return _fitting(lines)
 
 
@@ -99,6 +107,11 @@ def savepoints_of(view: TimelineView, checkpoint_id: int) -> str:
 
 
 def batch_name(completed: Completed) -> str:
-    """Empty for that of a run without partitions: it is named after the run, which says nothing to people."""
+    """Empty for that of a run without partitions: it is named after the run, which is shown beside it."""
     key = completed.idempotency_key or ""
-    return "" if key.startswith("run:") else key
+    return "" if run_of_batch(key) else key
+
+
+def batches_in_words(keys: Iterable[str]) -> str:
+    """All of them, that of a run without partitions by the name that Dagster's page has for the run."""
+    return ", ".join(key if (run_id := run_of_batch(key)) is None else run_name(run_id) for key in keys)

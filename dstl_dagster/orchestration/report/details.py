@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint
-from dstl_dagster.format import readable_bytes
+from dstl_dagster.format import breakable, readable_bytes
 from dstl_dagster.orchestration.report.links import NEW_LINE, object_link
 
 _FOLDED = 1000
@@ -44,11 +44,12 @@ def _folded(*parts: str) -> dg.MetadataValue:
 
 def _operators(checkpoint: Checkpoint) -> str:
     return _table(
-        ("operator", "keys", "upserts", "deletes", "changes", "state", "runs"),
+        ("operator", "keys", "rows", "upserts", "deletes", "changes", "state", "runs"),
         (
             (
                 name,
                 ", ".join(entry.report.key_columns),
+                "" if entry.rows is None else entry.rows.in_words(),
                 str(entry.report.upserts),
                 str(entry.report.deletes),
                 readable_bytes(entry.report.stored_bytes),
@@ -70,7 +71,7 @@ def _cost(checkpoint: Checkpoint) -> str:
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Empty without rows."""
-    lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
+    lines = [" | ".join(breakable(cell).replace("|", "\\|") for cell in row) for row in rows]
     if not lines:
         return ""
     return "\n".join(f"| {line} |" for line in (" | ".join(head), "|".join("---" for _ in head), *lines))

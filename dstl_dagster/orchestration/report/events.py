@@ -19,8 +19,8 @@ import pyarrow as pa
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import JobNames, counted, readable_bytes
-from dstl_dagster.keyed import OperatorEntry
+from dstl_dagster.format import JobNames, breakable, counted, readable_bytes
+from dstl_dagster.keyed import OperatorEntry, StateRows
 from dstl_dagster.orchestration.definitions import maintenance_job
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partition_order import next_partition
@@ -44,7 +44,6 @@ from dstl_dagster.orchestration.report.measures import (
     counted_cost,
     measure,
     mebibytes,
-    row_measures,
 )
 from dstl_dagster.orchestration.tags import (
     TAG_ATTEMPT,
@@ -108,7 +107,6 @@ class Reporter:
         the numbers to plot: Dagster plots the state over the newest days of its definition, run or not.
         """
         manifest, completed, assets = checkpoint.manifest, checkpoint.entry.completed, self.assets
-        rows = manifest.rows
         metadata: dict[str, Any] = {
             **self._at_a_glance(checkpoint),
             "checkpoint": self._about(completed, parent=True),
@@ -121,7 +119,7 @@ class Reporter:
             "details": checkpoint_details(checkpoint, self.store_uri),
             # Numbers become plots, so only measures are numbers; ids are text.
             "changes": manifest.changes,
-            **({"rows at most": rows.most} if rows is not None and rows.most is not None else {}),
+            **_rows(manifest.rows),
             "changelog MiB": mebibytes(manifest.state_bytes),
             **({"state MiB": mebibytes(state_bytes(checkpoint))} if manifest.operators else {}),
             "files": len(manifest.files),
@@ -155,7 +153,7 @@ class Reporter:
         metadata: dict[str, Any] = {
             "checkpoint": self._about(completed),
             **sample,
-            "keys": ", ".join(report.key_columns),
+            "keys": breakable(", ".join(report.key_columns)),
             "key groups": str(report.max_parallelism),
             "upserts": report.upserts,
             "deletes": report.deletes,
@@ -211,7 +209,12 @@ class Reporter:
     ) -> dg.AssetMaterialization:
         """The event of a checkpoint that a restore went back to: it says so first, and what that undid."""
         left = [*left]
-        days = [each.idempotency_key or f"checkpoint {each.checkpoint_id}" for each in left]
+        days = [
+            f"checkpoint {each.checkpoint_id}"
+            if each.batch is None
+            else breakable(batch_name(each)) or owner_link(each.owner)
+            for each in left
+        ]
         named = ", ".join(self.assets.partition_key(each.checkpoint_id) for each in left)
         said: dict[str, Any] = {
             **_rolled_back(restored),
@@ -286,7 +289,8 @@ class Reporter:
             said.append("the first" if on is None else f"on {checkpoint_link(self.assets, on)}")
         if batch := batch_name(completed):
             correct = maintenance_job(self.repository, self.assets.job, "correct")
-            said.append(f"of {batch if correct is None else launchpad_link(batch, correct, batch)}")
+            shown = breakable(batch)
+            said.append(f"of {shown if correct is None else launchpad_link(shown, correct, batch)}")
         said.append(f"by {owner_link(completed.owner)}")
         return dg.MetadataValue.md(", ".join(said))
 
@@ -294,7 +298,7 @@ class Reporter:
         """The first lines of a checkpoint's page."""
         manifest = checkpoint.manifest
         stands = [f"{name}: {each.stands}" for name, each in sorted(manifest.sources.items()) if each.stands]
-        glance = {"resumes at": "; ".join(stands) or "no source has a position"}
+        glance = {"resumes at": breakable("; ".join(stands)) or "no source has a position"}
         definition, source = self.partitions_def, checkpoint.source
         if source is not None and isinstance(definition, dg.TimeWindowPartitionsDefinition):
             with suppress(InvalidInputError):
@@ -326,7 +330,7 @@ class Reporter:
         options, number = self.options, checkpoint.checkpoint_id
         leaves = f"leaves after {counted(options.num_retained, 'newer one')}"
         if self.view is not None and (kept := savepoints_of(self.view, number)):
-            leaves = f"stays as {kept}"
+            leaves = f"stays as {breakable(kept)}"
         elif options.min_age:
             leaves += f", and not before {options.min_age} after the next"
         return f"{leaves}; that frees at most {readable_bytes(checkpoint.manifest.state_bytes)}"
@@ -401,9 +405,16 @@ def output_of_state(
     return dg.MaterializeResult(metadata=event.metadata, tags=tags, data_version=version)
 
 
+def _rows(rows: StateRows | None) -> dict[str, Any]:
+    """Of the whole state, as a number to plot: the one bound that is always known where rows were counted."""
+    return {} if rows is None or rows.most is None else {"rows at most": rows.most}
+
+
 def _table(entry: OperatorEntry) -> dict[str, Any]:
     """The rows and columns of an operator's state; no columns where its report has no Arrow schema."""
-    report, rows = entry.report, row_measures(entry.rows, _ROWS)
+    report, rows = entry.report, _rows(entry.rows)
+    if entry.rows is not None and entry.rows.exact is not None:
+        rows = {_ROWS: entry.rows.exact}
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(report.schema))
     except (pa.ArrowException, OSError):

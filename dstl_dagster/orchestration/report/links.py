@@ -1,7 +1,7 @@
 """Links in Markdown: to pages of Dagster's own web server, and to the console of a bucket. Pure.
 
-At 1,280 pixels Dagster's page gives a value 25 characters, and cuts what has no place to break. So a link has
-a short name, and a file is named within its folder.
+At 1,280 pixels Dagster's page gives a value 25 characters, and cuts the whole column where a word is longer.
+So a link has a short name, a file is named within its folder, and a long name gets places to break.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from dstl_dagster.checkpoint import Checkpoint, FileReport
-from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.format import breakable, counted, readable_bytes
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import run_of_owner
 
@@ -31,7 +31,12 @@ def checkpoint_link(assets: JobAssets, checkpoint_id: int) -> str:
 def owner_link(owner: str) -> str:
     """Who did something: a run as a link to its page."""
     run_id = run_of_owner(owner)
-    return f"`{owner}`" if run_id is None else f"[run {run_id[:_RUN_DIGITS]}](/runs/{run_id})"
+    return f"`{breakable(owner)}`" if run_id is None else f"[{run_name(run_id)}](/runs/{run_id})"
+
+
+def run_name(run_id: str) -> str:
+    """As Dagster's page names it."""
+    return f"run {run_id[:_RUN_DIGITS]}"
 
 
 def launchpad_link(name: str, job: str, partition: str, config: str = "") -> str:
@@ -45,6 +50,7 @@ def launchpad_link(name: str, job: str, partition: str, config: str = "") -> str
 
 def object_link(name: str, uri: str) -> str:
     """To an object, or a folder, of a bucket; of any other store just the name."""
+    name = breakable(name)
     if not uri.startswith("gs://"):
         return f"`{name}`"
     # The console shows a folder and an object on different pages.
@@ -72,7 +78,7 @@ def file_lines(checkpoint: Checkpoint, store_uri: str) -> str:
 
 def blocked_lines(checkpoint: Checkpoint) -> str:
     """Each blocked file, and why it is."""
-    return shown_lines([f"`{file.name}`: {file.reason}" for file in checkpoint.blocked])
+    return shown_lines([f"`{breakable(file.name)}`: {breakable(file.reason)}" for file in checkpoint.blocked])
 
 
 def how_to_resolve(checkpoint_id: int, name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dstl_dagster.checkpoint import Checkpoint
-from dstl_dagster.keyed import StateRows
 from dstl_dagster.storage import CheckpointCost
 
 _MIB: Final = 1024**2
@@ -19,17 +18,6 @@ def measure(value: float) -> float:
 def mebibytes(count: int) -> float:
     """Bytes as MiB. One unit for small and large, because a plot has one axis."""
     return measure(count / _MIB)
-
-
-def row_measures(rows: StateRows | None, exact: str = "") -> dict[str, Any]:
-    """Of the whole state, in words and as a number to plot; nothing where it is not known.
-
-    `exact`: the key of the number, where it is known exactly.
-    """
-    if rows is None or rows.most is None:
-        return {}
-    said = {"rows": rows.in_words(), "rows at most": rows.most}
-    return {**said, exact: rows.exact} if exact and rows.exact is not None else said
 
 
 def counted_cost(checkpoint: Checkpoint) -> CheckpointCost | None:

@@ -14,6 +14,7 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.errors import DstlError
+from dstl_dagster.format import breakable
 from dstl_dagster.keyed import StateDiff, diff_checkpoints, load_manifest
 from dstl_dagster.orchestration.report.links import NEW_LINE
 from dstl_dagster.state import python_rows
@@ -42,7 +43,7 @@ def sample_metadata(
         )
         found = diff_checkpoints(store, older, newer, operator)
         changed = itertools.chain.from_iterable(_changed(each, count) for each in found)
-        lines = [_line(keys, old, new) for old, new in itertools.islice(changed, count)]
+        lines = [breakable(_line(keys, old, new)) for old, new in itertools.islice(changed, count)]
     except DstlError as error:
         return {"sample": dg.MetadataValue.text(f"cannot be shown: {error}")}
     return {"sample": dg.MetadataValue.md(NEW_LINE.join(lines))} if lines else {}
