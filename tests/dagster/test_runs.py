@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from numbers import Number
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
@@ -42,7 +43,7 @@ def test_the_state_says_what_changed(days: Days) -> None:
     assert str(state.metadata["checkpoint"].value).startswith("[chk-00000001](")
     assert state.metadata["changed rows"].value == 1
     assert state.metadata["requests"].value > 0
-    assert "| totals | key | 1 | 0 | " in str(state.metadata["details"].value)
+    assert "| totals | key | 1 | 1 | 0 | " in str(state.metadata["details"].value)
 
 
 def test_a_checkpoint_is_a_materialisation(days: Days) -> None:
@@ -75,7 +76,7 @@ def test_a_checkpoint_shows_all_that_a_person_asks(days: Days) -> None:
     details = str(metadata["details"])
     for part in (
         "| calendar | 2024-01-02T00:00:00+00:00 |",
-        "| totals | key | 1 | 0 | ",
+        "| totals | key | 1 | 1 | 0 | ",
         "step trigger: ",
         f"manifest `{latest.entry.completed.manifest}`",
     ):
@@ -88,6 +89,24 @@ def test_restorable_checkpoints_are_partitions(days: Days) -> None:
     days.run("2024-01-01")
     days.run("2024-01-02")
     assert days.shown_checkpoints() == ["chk-00000001", "chk-00000002"]
+
+
+def test_rows_that_were_not_counted_are_left_out(days: Days) -> None:
+    """Of one file: no sum is shown or plotted, and no check of a user's goes by a zero."""
+
+    def uncounted(_: dg.OpExecutionContext, batch: Any) -> None:
+        written = days.code.write_file(days.store, batch.attempt, "out/uncounted.txt")
+        batch.add(replace(written, rows=None))
+
+    days.body = uncounted
+    assert days.run("2024-01-01").success
+    (files,), (checkpoint,) = days.events("files"), days.events("checkpoints")
+    assert files.metadata["files"].value == 2
+    assert not {"dagster/row_count", "dagster/partition_row_count"} & files.metadata.keys()
+    for event in (files, checkpoint):
+        assert sorted(str(event.metadata["file names"].value).split("  \n")) == [
+            *("`2024-01-01/0.txt`, 2 rows, 23 B", "`uncounted.txt`, 23 B", "in `job/out/`:")
+        ]
 
 
 def test_files_are_materialised_under_the_days_partition(days: Days) -> None:

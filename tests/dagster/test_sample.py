@@ -43,7 +43,7 @@ def test_old_and_new_rows_stand_side_by_side(monkeypatch: pytest.MonkeyPatch) ->
         assert shown(store, 5, [(1, "A\nd`a", False), (2, "", True), (3, "x" * 30, False)]) == [
             "id `1`: name `ada` → `A d'a`",
             "id `2` is gone: name `bob`",
-            f"id `3` is new: name `{'x' * 24}…`",
+            f"id `3` is new: name `{'x' * 22}…`",
         ]
         assert shown(store, 5, [(1, "A\nd`a", False)]) is None, "nothing differs"
         assert len(shown(store, 2, [(4, "a", False), (5, "b", False), (6, "c", False)])) == 2

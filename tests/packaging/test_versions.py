@@ -71,12 +71,6 @@ def test_what_executors_need_beside_the_package() -> None:
     subprocess.run([sys.executable, "-c", ON_EXECUTORS], cwd=ROOT, check=True, timeout=60)
 
 
-def test_the_extra_for_spark_brings_pandas() -> None:
-    """Without it a driver refuses `mapInArrow`, and with it each merge in tasks."""
-    (spark,) = map(Requirement, PROJECT["optional-dependencies"]["spark"])
-    assert spark.extras == {"sql"}
-
-
 def test_the_page_of_versions_says_what_ci_runs() -> None:
     """The lowest of each is the one that `.ci/versions minimums` installs; Java is what Spark 4 needs."""
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").partition("## Versions")[2]

@@ -22,7 +22,7 @@ from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Completed
 
 Row = Mapping[str, Any] | None
-_CHARACTERS = 24
+_CHARACTERS = 22
 """Of one value."""
 
 
@@ -43,7 +43,7 @@ def sample_metadata(
         )
         found = diff_checkpoints(store, older, newer, operator)
         changed = itertools.chain.from_iterable(_changed(each, count) for each in found)
-        lines = [breakable(_line(keys, old, new)) for old, new in itertools.islice(changed, count)]
+        lines = [_line(keys, old, new) for old, new in itertools.islice(changed, count)]
     except DstlError as error:
         return {"sample": dg.MetadataValue.text(f"cannot be shown: {error}")}
     return {"sample": dg.MetadataValue.md(NEW_LINE.join(lines))} if lines else {}
@@ -62,13 +62,13 @@ def _changed(found: StateDiff, count: int) -> Iterator[tuple[Row, Row]]:
 def _line(keys: Sequence[str], old: Row, new: Row) -> str:
     """Of a changed row the values that differ alone: the page gives it 25 characters before a break."""
     row = new or old or {}
-    which = ", ".join(f"{name} {_code(row[name])}" for name in keys)
+    which = ", ".join(f"{breakable(name)} {_code(row[name])}" for name in keys)
     values = [name for name in row if name not in keys]
     if old is not None and new is not None:
         differ = [name for name in values if str(old[name]) != str(new[name])]  # by text a NaN equals another
-        changes = ", ".join(f"{name} {_code(old[name])} → {_code(new[name])}" for name in differ)
+        changes = ", ".join(f"{breakable(name)} {_code(old[name])} → {_code(new[name])}" for name in differ)
         return f"{which}: {changes}"
-    said = ", ".join(f"{name} {_code(row[name])}" for name in values)
+    said = ", ".join(f"{breakable(name)} {_code(row[name])}" for name in values)
     return f"{which} is {'new' if old is None else 'gone'}: {said}"
 
 
