@@ -9,7 +9,6 @@ from __future__ import annotations
 from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.job import Checkpoint
-from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.keyed import NameChange, OperatorReport, StateAt
 from dstl_dagster.state import ColumnChanges, StateSchema
 
@@ -22,13 +21,7 @@ def changed_schema(
     Raises: NotFoundError (kind `no_state`), InvalidInputError,
     FormatError.
     """
-    state = StateAt.of(coordinator.store, checkpoint.manifest, operator)
-    if state is None:
-        raise NotFoundError(
-            f"operator {operator!r} has no state at checkpoint {checkpoint.checkpoint_id} of job "
-            f"{checkpoint.manifest.job!r}",
-            kind=ErrorKind.NO_STATE,
-        )
+    state = StateAt.existing(coordinator.store, checkpoint.manifest, operator)
     return changes.applied_to(state.schema)
 
 

@@ -20,13 +20,13 @@ from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.keyed import (
     KeyChange,
     Manifest,
+    StateAt,
     StateDiff,
     diff_checkpoints,
     due_operators,
     export_checkpoint,
     is_keyed,
     key_history,
-    schema_of,
 )
 from dstl_dagster.state import RawText, python_rows
 from dstl_dagster.timeline import AsOf
@@ -107,7 +107,8 @@ def history_command(
     """
     manifest = coordinator.at(at).manifest
     operator = one_operator(manifest, operator)
-    changes = key_history(coordinator.store, manifest, operator, _key_of(manifest, operator, key))
+    state = StateAt.existing(coordinator.store, manifest, operator)
+    changes = key_history(coordinator.store, manifest, operator, _key_of(state, key))
     if as_json:
         for change in changes:
             click.echo(json.dumps(vars(change), default=_plain))
@@ -214,16 +215,8 @@ def one_operator(manifest: Manifest, operator: str | None) -> str:
     return names[0]
 
 
-def _key_of(manifest: Manifest, operator: str, words: tuple[str, ...]) -> dict[str, Any]:
-    entry = manifest.operators.get(operator)
-    if entry is None:
-        raise NotFoundError(
-            f"operator {operator!r} has no state at checkpoint {manifest.checkpoint_id}; it has "
-            f"{', '.join(sorted(manifest.operators)) or 'none'}",
-            kind=ErrorKind.NO_STATE,
-        )
-    columns = schema_of(entry.report).columns if is_keyed(entry.report) else pa.schema([])
-    texts = {field.name for field in columns if pa.types.is_string(field.type)}
+def _key_of(state: StateAt, words: tuple[str, ...]) -> dict[str, Any]:
+    texts = {field.name for field in state.schema.columns if pa.types.is_string(field.type)}
     key = {}
     for word in words:
         column, equals, value = word.partition("=")

@@ -12,7 +12,7 @@ from typing import Any
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import JobNames
-from dstl_dagster.timeline.records import BatchKey
+from dstl_dagster.timeline.records import BatchKey, OfABatch
 
 _SHARED_BITS = (1 << 48) - 1
 
@@ -34,7 +34,7 @@ def is_attempt_of(attempt: uuid.UUID, timeline: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Attempt(OfABatch):
     """What step 1 returns and every later step takes.
 
     Attributes:
@@ -63,16 +63,6 @@ class Attempt:
     @property
     def names(self) -> JobNames:
         return JobNames(self.job)
-
-    @property
-    def builds_on(self) -> int | None:
-        """The checkpoint whose state it reads and changes; `None` if there is none."""
-        return self.parent if self.base is None else self.base or None
-
-    @property
-    def idempotency_key(self) -> str | None:
-        """The batch as people name it, such as a partition."""
-        return None if self.batch is None else self.batch.key
 
     def to_json(self) -> dict[str, Any]:
         """A plain JSON object, the inverse of `from_json`."""

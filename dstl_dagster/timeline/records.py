@@ -99,8 +99,26 @@ def timeline_id_of(root: TimelineRecord) -> str:
     return f"{upper ^ lower:016x}"
 
 
+class OfABatch:
+    """What follows from the parent, the base and the batch of an attempt, or of its checkpoint."""
+
+    parent: int | None
+    base: int | None
+    batch: BatchKey | None
+
+    @property
+    def builds_on(self) -> int | None:
+        """The checkpoint whose state is read and changed; `None` if there is none."""
+        return self.parent if self.base is None else self.base or None
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The batch as people name it, such as a partition."""
+        return None if self.batch is None else self.batch.key
+
+
 @dataclass(frozen=True, kw_only=True)
-class Opened(TimelineRecord):
+class Opened(OfABatch, TimelineRecord):
     """Step 1: an attempt works on a checkpoint. At most one attempt is open at a time.
 
     `owner` names who opened it (a Dagster run, a streaming query). An owner may fence its own attempt.
@@ -114,11 +132,6 @@ class Opened(TimelineRecord):
     owner: str
     batch: BatchKey | None = None
     base: int | None = None
-
-    @property
-    def idempotency_key(self) -> str | None:
-        """The batch as people name it, such as a partition."""
-        return None if self.batch is None else self.batch.key
 
 
 @dataclass(frozen=True)
@@ -135,7 +148,7 @@ class FinalFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Completed(TimelineRecord):
+class Completed(OfABatch, TimelineRecord):
     """Step 5, the commit point: the checkpoint exists.
 
     `seconds` is how long the step had taken when this record was sent. `manifest_crc32c` is the CRC-32C of
@@ -168,16 +181,6 @@ class Completed(TimelineRecord):
     def origin(self) -> Origin:
         """Where the checkpoint was made: its files are named by the bucket that they had there."""
         return Origin(self.home, self.manifest, self.manifest_generation)
-
-    @property
-    def builds_on(self) -> int | None:
-        """The checkpoint whose state this one's changes are on; `None` if it is the first."""
-        return self.parent if self.base is None else self.base or None
-
-    @property
-    def idempotency_key(self) -> str | None:
-        """The batch as people name it, such as a partition."""
-        return None if self.batch is None else self.batch.key
 
     @property
     def batches(self) -> tuple[BatchKey, ...]:

@@ -22,10 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dstl_dagster.changelog import ChangelogReader
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.concurrency import passes_ahead
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.documents.manifest import Manifest
-from dstl_dagster.keyed.read.keyed_state import KeyedState, folded
+from dstl_dagster.keyed.read.keyed_state import KeyedState, StateAt, folded
 from dstl_dagster.settings import JobOptions, parse_names
 from dstl_dagster.state import refuse_raw_text, text_as_bytes
 from dstl_dagster.storage import ObjectStore, open_store, put_own
@@ -67,13 +68,7 @@ def export_checkpoint(
     Raises: NotFoundError (kind `no_state`) if the operator has none; as `export_state`.
     """
     options = options or JobOptions()
-    state = KeyedState.of(store, manifest, operator, options)
-    if state is None:
-        raise NotFoundError(
-            f"operator {operator!r} has no state at checkpoint {manifest.checkpoint_id} of job "
-            f"{manifest.job!r}: nothing to export",
-            kind=ErrorKind.NO_STATE,
-        )
+    state = KeyedState(store, StateAt.existing(store, manifest, operator, options), passes_ahead())
     with closing(open_store(uri, options.files)) as target:
         return export_state(state, target, as_bytes=as_bytes, progress=progress)
 

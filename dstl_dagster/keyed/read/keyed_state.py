@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dstl_dagster.changelog import ChangelogReader, HandleRead, ReadCache
 from dstl_dagster.concurrency import passes_ahead, read_ahead
-from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.documents.reports import OperatorReport
@@ -172,6 +172,20 @@ class StateAt:
             entry.report.ttl,
             attempt=manifest.attempt,
         )
+
+    @classmethod
+    def existing(
+        cls, store: ObjectStore, manifest: Manifest, operator: str, options: JobOptions | None = None
+    ) -> StateAt:
+        """As `of`, of an operator that must be there. Raises: also NotFoundError (kind `no_state`)."""
+        found = cls.of(store, manifest, operator, options)
+        if found is None:
+            raise NotFoundError(
+                f"checkpoint {manifest.checkpoint_id} of job {manifest.job!r} has no state of operator "
+                f"{operator!r}; it has {', '.join(sorted(manifest.operators)) or 'none'}",
+                kind=ErrorKind.NO_STATE,
+            )
+        return found
 
     @property
     def all_key_groups(self) -> KeyGroupRange:

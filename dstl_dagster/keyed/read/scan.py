@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.read.conditions import Scope, parsed_filters
@@ -80,13 +80,7 @@ class StateScan:
 
         Raises: NotFoundError (kind `no_state`; a manifest is gone), InvalidInputError naming the argument.
         """
-        at = StateAt.of(store, manifest, operator, options)
-        if at is None:
-            raise NotFoundError(
-                f"checkpoint {manifest.checkpoint_id} of job {manifest.job!r} has no state of operator "
-                f"{operator!r}; it has {', '.join(sorted(manifest.operators)) or 'none'}",
-                kind=ErrorKind.NO_STATE,
-            )
+        at = StateAt.existing(store, manifest, operator, options)
         known = at.schema.columns.names
         names = known if columns is None else parse_names("columns", columns)
         raw = parse_names("as_bytes", as_bytes)

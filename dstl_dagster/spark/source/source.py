@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from dstl_dagster.changelog import process_cache
-from dstl_dagster.checkpoint import Checkpoint, CheckpointReader
+from dstl_dagster.checkpoint import CheckpointReader
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import (
@@ -37,7 +37,7 @@ from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.stores import open_shared_store, task_store
 from dstl_dagster.spark.types import spark_schema
 from dstl_dagster.state import StateSchema
-from dstl_dagster.storage import ObjectStore, open_store
+from dstl_dagster.storage import open_store
 from dstl_dagster.timeline import AtLike
 
 _CHANGE_SCHEMA: Final = (
@@ -74,7 +74,8 @@ def state_at(options: SourceOptions, at: AtLike) -> StateAt:
     """
     with closing(open_shared_store(options.store, options.job_options)) as store:
         coordinator = CheckpointReader(options.job, store, options.job_options)
-        return _state_of(store, options, coordinator.at(at))
+        manifest = coordinator.at(at).manifest
+        return StateAt.existing(store, manifest, options.operator, options.job_options)
 
 
 def newest_state(options: SourceOptions) -> StateAt | None:
@@ -116,8 +117,8 @@ def states_between(options: SourceOptions) -> list[StateAt]:
             coordinator.at()  # says that there is no job, and where to look
         if not wanted:
             raise InvalidInputError(f"from_checkpoint {first} is later than to_checkpoint {last}: swap them")
-        newest = _state_of(store, options, wanted[-1])
-        found = [state_or_none(store, options, each) for each in wanted]
+        newest = StateAt.existing(store, wanted[-1].manifest, options.operator, options.job_options)
+        found = [StateAt.of(store, each.manifest, options.operator, options.job_options) for each in wanted]
     schema = newest.schema
     for each in found:
         schema = schema if each is None else schema.covering(each.schema)
@@ -132,28 +133,6 @@ def states_between(options: SourceOptions) -> list[StateAt]:
         )
         for state, checkpoint in zip(found, wanted, strict=True)
     ]
-
-
-def state_or_none(store: ObjectStore, options: SourceOptions, checkpoint: Checkpoint) -> StateAt | None:
-    """The state at a checkpoint; `None` if the operator has none yet."""
-    try:
-        return _state_of(store, options, checkpoint)
-    except NotFoundError as error:
-        if error.kind != ErrorKind.NO_STATE:
-            raise
-        return None
-
-
-def _state_of(store: ObjectStore, options: SourceOptions, checkpoint: Checkpoint) -> StateAt:
-    state = StateAt.of(store, checkpoint.manifest, options.operator, options.job_options)
-    if state is None:
-        known = ", ".join(sorted(checkpoint.manifest.operators)) or "none"
-        raise NotFoundError(
-            f"checkpoint {checkpoint.checkpoint_id} of job {options.job!r} has no state of operator "
-            f"{options.operator!r}; it has {known}",
-            kind=ErrorKind.NO_STATE,
-        )
-    return state
 
 
 class StateReader(DataSourceReader):

@@ -35,7 +35,6 @@ from dstl_dagster.spark.source.source import (
     newest_state,
     partitions_of,
     read_changes,
-    state_or_none,
     without_change_columns,
 )
 from dstl_dagster.spark.stores import open_shared_store, task_store
@@ -324,8 +323,9 @@ class ChangesStreamReader(DataSourceStreamReader):
 
     def _known(self, checkpoint_id: int) -> StateAt | None:
         if checkpoint_id not in self._states:
-            checkpoint = self._job.get(checkpoint_id)
-            self._states[checkpoint_id] = state_or_none(self._job.store, self._options, checkpoint)
+            manifest, options = self._job.get(checkpoint_id).manifest, self._options
+            found = StateAt.of(self._job.store, manifest, options.operator, options.job_options)
+            self._states[checkpoint_id] = found
         return self._states[checkpoint_id]
 
     def _bound(self, state: StateAt) -> FollowedColumns:

@@ -64,6 +64,6 @@ def test_another_export_is_not_mixed_in(keyed, checkpoint):
 
 def test_an_operator_without_state_is_refused(keyed, checkpoint, tmp_path):
     """Nothing is written."""
-    with pytest.raises(NotFoundError, match="nothing to export"):
+    with pytest.raises(NotFoundError, match="no state of operator"):
         export_checkpoint(keyed.store, checkpoint.manifest, "unknown", tmp_path.as_uri())
     assert not list(tmp_path.iterdir())
