@@ -114,6 +114,8 @@ class Case:
         for _ in range(3):
             self.world.run(self.world.programs[which], self._key(which))
             self._at[which] += 1
+        if "column" in theme:
+            self.world.follow(self.world.programs[which].job)
 
     def _index_at(self, which: int, stood: dg.TimeWindow | None) -> int:
         """Of the partition that the program, as it is now, had last; of time the one that ends as this does,
