@@ -6,7 +6,7 @@ from dstl_dagster.orchestration.define.assets import (
 )
 from dstl_dagster.orchestration.define.checkpointed_asset import checkpointed_asset as checkpointed_asset
 from dstl_dagster.orchestration.define.io_manager import KeyedStateIOManager as KeyedStateIOManager
-from dstl_dagster.orchestration.define.jobs import build_checkpoint_job as build_checkpoint_job
+from dstl_dagster.orchestration.define.checkpoint_job import build_checkpoint_job as build_checkpoint_job
 from dstl_dagster.orchestration.define.ops import (
     cleanup_op as cleanup_op,
     compose_commit_op as compose_commit_op,

@@ -4,7 +4,11 @@ from dstl_dagster.settings.changelog import (
 )
 from dstl_dagster.settings.checkpoint import CheckpointOptions as CheckpointOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions as GSFileSystemOptions
-from dstl_dagster.settings.job import JobOptions as JobOptions, Options as Options, parse_lines as parse_lines
+from dstl_dagster.settings.job_options import (
+    JobOptions as JobOptions,
+    Options as Options,
+    parse_lines as parse_lines,
+)
 from dstl_dagster.settings.ttl import StateTtlConfig as StateTtlConfig
 from dstl_dagster.settings.units import (
     parse_bool as parse_bool,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.settings.table import KeyedOptions, Option, OptionTable, Parse, option
+from dstl_dagster.settings.option_table import KeyedOptions, Option, OptionTable, Parse, option
 from dstl_dagster.settings.units import (
     ConfigValue,
     parse_bool,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import ClassVar
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.settings.table import KeyedOptions, option
+from dstl_dagster.settings.option_table import KeyedOptions, option
 from dstl_dagster.settings.units import (
     ConfigValue,
     parse_bool,

@@ -9,5 +9,5 @@ from dstl_dagster.spark.local.session import (
     running_session as running_session,
     stop_session as stop_session,
 )
-from dstl_dagster.spark.pipes import ResumedBatch as ResumedBatch
+from dstl_dagster.spark.resumed_batch import ResumedBatch as ResumedBatch
 from dstl_dagster.spark.streaming.foreach_batch import checkpointed_batches as checkpointed_batches

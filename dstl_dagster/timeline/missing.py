@@ -1,8 +1,7 @@
 """What is not there, and why, in words: a job, a checkpoint, an object.
 
-Owns the errors. Does not own noticing (`keyed`, `checkpoint`), which jobs there are (`jobs`), or records that
-are missing (`lost`). Reads the timeline, which nothing did until
-something was missing.
+Owns the errors. Does not own noticing (`keyed`, `checkpoint`), which jobs there are (`job_folders`), or
+records that are missing (`lost`). Reads the timeline, which nothing did until something was missing.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dstl_dagster.errors import DstlError, ErrorKind, NotFoundError
 from dstl_dagster.format import JobNames, nearest
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline.attempt import is_attempt_of
-from dstl_dagster.timeline.jobs import first_name, job_names
+from dstl_dagster.timeline.job_folders import first_name, job_names
 from dstl_dagster.timeline.records import TimelineRecord
 from dstl_dagster.timeline.timeline import Timeline
 from dstl_dagster.timeline.view import CheckpointEntry, TimelineView

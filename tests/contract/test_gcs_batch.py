@@ -10,7 +10,7 @@ from google.cloud import storage
 
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.storage import ABSENT, ANY, GCSObjectStore, Generation, delete_each
-from dstl_dagster.storage.gcs.batch import decoded_batch
+from dstl_dagster.storage.gcs.batch_deletes import decoded_batch
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock

@@ -14,7 +14,7 @@ from dstl_dagster.errors import NotFoundError, UnavailableError
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage import ABSENT, ANY, GCSObjectStore
-from dstl_dagster.storage.gcs.resources import stat_of_resource
+from dstl_dagster.storage.gcs.json_api import stat_of_resource
 from dstl_dagster.storage.preflight import check_store
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
 from dstl_dagster.testing.gcs_server import GCSServer

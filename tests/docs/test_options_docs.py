@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli import main
 from dstl_dagster.settings import FsStateChangelogOptions, JobOptions
-from dstl_dagster.settings.job import _PREFIXES, _TABLES
+from dstl_dagster.settings.job_options import _PREFIXES, _TABLES
 from dstl_dagster.spark.sink.options import _KNOWN as SINK_OPTIONS
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.source.options import _OF_TABLE as TABLE_OPTIONS

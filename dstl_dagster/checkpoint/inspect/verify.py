@@ -96,7 +96,7 @@ def verify_checkpoint(
     Raises: UnavailableError if the store is down, FormatError (kind `newer_version`) if a later release wrote
     the checkpoint: then nothing is known.
     """
-    from dstl_dagster.checkpoint.inspect.changes import (
+    from dstl_dagster.checkpoint.inspect.change_sets import (
         change_checks,  # needs Arrow, as nothing else here does
     )
 

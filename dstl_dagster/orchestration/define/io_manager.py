@@ -24,8 +24,8 @@ from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, Op
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import source_id
 from dstl_dagster.orchestration.define.output_checks import OutputChecks
+from dstl_dagster.orchestration.define.partition_columns import in_words
 from dstl_dagster.orchestration.define.rerun import execution_of, require_replaceable
-from dstl_dagster.orchestration.define.table import in_words
 from dstl_dagster.orchestration.define.targets import Target
 from dstl_dagster.orchestration.definitions import asset_source, step_of
 from dstl_dagster.orchestration.failures import without_useless_retries

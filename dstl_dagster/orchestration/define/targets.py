@@ -1,7 +1,7 @@
 """Where an IO manager writes an output, and how: from its name, its metadata and its partitions.
 
 Owns what the metadata means, and what of it goes together. Does not own writing or loading (`io_manager`), or
-the columns of a table's partitions (`table`).
+the columns of a table's partitions (`partition_columns`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import dagster as dg
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import unbroken, validated_job
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
+from dstl_dagster.orchestration.define.partition_columns import PartitionColumns
 from dstl_dagster.orchestration.define.rerun import Rerun
-from dstl_dagster.orchestration.define.table import PartitionColumns
 from dstl_dagster.orchestration.definitions import step_of
 from dstl_dagster.settings import StateTtlConfig, parse_names
 

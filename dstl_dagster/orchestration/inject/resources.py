@@ -33,7 +33,7 @@ from dstl_dagster.orchestration.inject.opening import (
     request_batch,
     step_key,
 )
-from dstl_dagster.orchestration.inject.pipes import PipesBatch, open_pipes_batch
+from dstl_dagster.orchestration.inject.pipes_batch import PipesBatch, open_pipes_batch
 from dstl_dagster.orchestration.inject.repeated_run import log_repeated
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
@@ -106,7 +106,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         return self._open(self.uri)
 
     def job_options(self, call: Mapping[str, str] | None = None) -> JobOptions:
-        """The options of the jobs, with those of one call on top (see `settings.job` for the precedence).
+        """The options of the jobs, with those of one call on top (the precedence: `JobOptions`).
 
         Raises: InvalidInputError naming the option.
         """

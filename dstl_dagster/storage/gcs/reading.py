@@ -15,7 +15,7 @@ from dstl_dagster.storage import rules
 from dstl_dagster.storage.accounting.cost import Cost, Operation
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.storage.gcs.errors import RangeNotSatisfiableError
-from dstl_dagster.storage.gcs.resources import GCSNames, stat_of_resource
+from dstl_dagster.storage.gcs.json_api import GCSNames, stat_of_resource
 from dstl_dagster.storage.gcs.streams import GCSReader
 from dstl_dagster.storage.gcs.transport import GCSTransport
 from dstl_dagster.storage.policy.retry import RetryAttempt
@@ -60,7 +60,7 @@ class GCSReading:
         return stat_of_resource(blob.name[len(self._names.prefix) :], blob._properties, self.ask_crc32c)
 
     def ask_crc32c(self, name: str, generation: int) -> int:
-        """As `gcs_resources.AskCRC32C`."""
+        """As `json_api.AskCRC32C`."""
         found = self.stat(name, generation)
         if found is None:
             raise rules.missing(self._names.uri_of(name), generation)

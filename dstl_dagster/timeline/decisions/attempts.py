@@ -67,7 +67,7 @@ def to_open(
         conditions.refuse_applied(view, batch)
     else:
         _require_base(view, batch, base)
-    conditions.refuse_unresolved(view)
+    conditions.refuse_unresolved(view.unfinished_resolutions)
     if view.uncommitted:
         raise ConflictError(
             f"checkpoint {view.uncommitted[0].checkpoint_id} is completed, but its files are not published: "

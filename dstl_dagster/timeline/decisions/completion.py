@@ -115,15 +115,10 @@ def to_resolve(view: TimelineView, checkpoint_id: int, name: str, resolution: Re
     """
     entry = conditions.entry_of(view, checkpoint_id)
     conditions.refuse_abandoned(view, checkpoint_id, "resolve files of")
-    for waiting in entry.unfinished_resolutions:
-        if waiting.name == name:
-            if waiting.resolution is resolution:
-                return None
-            raise ConflictError(
-                f"{name!r} of checkpoint {checkpoint_id} was resolved as {waiting.resolution} in slot "
-                f"{waiting.slot}, which is not carried out yet: run step 6 (compose-commit) first",
-                kind=ErrorKind.UNFINISHED,
-            )
+    waiting = [each for each in entry.unfinished_resolutions if each.name == name]
+    if waiting and waiting[0].resolution is resolution:
+        return None
+    conditions.refuse_unresolved(waiting)
     blocked = () if entry.committed is None else entry.committed.blocked
     found = next((file for file in blocked if file.name == name), None)
     if found is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
 from dstl_dagster.timeline.attempt import Attempt
-from dstl_dagster.timeline.records import BatchKey
+from dstl_dagster.timeline.records import BatchKey, Resolved
 from dstl_dagster.timeline.view import CheckpointEntry, Ending, TimelineView
 
 
@@ -76,9 +78,8 @@ def refuse_abandoned(view: TimelineView, checkpoint_id: int, what: str) -> None:
         )
 
 
-def refuse_unresolved(view: TimelineView) -> None:
-    """Raises: ConflictError (kind `unfinished`) if a resolution is not carried out yet."""
-    waiting = view.unfinished_resolutions
+def refuse_unresolved(waiting: Sequence[Resolved]) -> None:
+    """Raises: ConflictError (kind `unfinished`) if there are resolutions that are not carried out yet."""
     if waiting:
         raise ConflictError(
             f"{waiting[0].name!r} of checkpoint {waiting[0].checkpoint_id} was resolved as "

@@ -21,7 +21,7 @@ def to_restore(
     require_target(view, checkpoint_id)
     if expected_last is not None:
         _refuse_moved(view, expected_last)
-    conditions.refuse_unresolved(view)
+    conditions.refuse_unresolved(view.unfinished_resolutions)
     return Restored(checkpoint_id=checkpoint_id, by=owner)
 
 

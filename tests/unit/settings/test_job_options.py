@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions, JobOptions, parse_lines
-from dstl_dagster.settings.job import _TABLES
+from dstl_dagster.settings.job_options import _TABLES
 
 NUM_RETAINED = "execution.checkpointing.num-retained"
 LOCAL = "execution.checkpointing.local-backup."

@@ -20,7 +20,7 @@ from dstl_dagster.errors import ConflictError, DstlError, NotFoundError, Unavail
 from dstl_dagster.storage.accounting.cost import Cost, Operation
 from dstl_dagster.storage.base import Precondition
 from dstl_dagster.storage.gcs.errors import refusal, with_translated_errors
-from dstl_dagster.storage.gcs.resources import GCSNames, generation_match
+from dstl_dagster.storage.gcs.json_api import GCSNames, generation_match
 from dstl_dagster.storage.gcs.transport import GCSTransport
 from dstl_dagster.storage.policy.retry import RetryAttempt
 
