@@ -1,4 +1,10 @@
 from dstl_dagster.checkpoint.batch import Batch as Batch
+from dstl_dagster.checkpoint.between_batches import (
+    change_columns as change_columns,
+    change_names as change_names,
+    changed_schema as changed_schema,
+    materialize as materialize,
+)
 from dstl_dagster.checkpoint.claims import Claim as Claim
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator as CheckpointCoordinator
 from dstl_dagster.checkpoint.inspect.audit import Audit as Audit, Damage as Damage
@@ -8,12 +14,6 @@ from dstl_dagster.checkpoint.reader import CheckpointReader as CheckpointReader
 from dstl_dagster.checkpoint.restore import RestorePlan as RestorePlan
 from dstl_dagster.checkpoint.steps.clean_up import CleanUp as CleanUp, components_of as components_of
 from dstl_dagster.checkpoint.steps.compose_commit import SUCCESS_FILE as SUCCESS_FILE
-from dstl_dagster.checkpoint.merge_state import materialize as materialize
-from dstl_dagster.checkpoint.renames import (
-    change_columns as change_columns,
-    change_names as change_names,
-    changed_schema as changed_schema,
-)
 from dstl_dagster.keyed import (
     FileReport as FileReport,
     Manifest as Manifest,

@@ -1,7 +1,7 @@
 """Columns that are dropped and renamed on purpose.
 
 Owns what such a request means for a schema. Does not own the ids that make rows written before readable after
-(`format.column_ids`), or the checkpoint that it makes (`checkpoint.renames`).
+(`format.column_ids`), or the checkpoint that it makes (`checkpoint.between_batches`).
 """
 
 from __future__ import annotations
