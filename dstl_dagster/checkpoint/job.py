@@ -19,7 +19,7 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.concurrency import both
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.keyed import Manifest, RunLists, Source, load_manifest, require_same_manifest
+from dstl_dagster.keyed import Manifest, RunLists, Source, load_manifest, require_same_document
 from dstl_dagster.settings import CheckpointOptions, JobOptions, Options
 from dstl_dagster.storage import CostMeter, ObjectStore, RunningCost, metered
 from dstl_dagster.timeline import (
@@ -171,7 +171,7 @@ class Job:
         name, crc32c = entry.completed.manifest, entry.completed.manifest_crc32c
         try:
             manifest = manifest or load_manifest(self.store, name, crc32c, self.run_lists)
-            require_same_manifest(name, crc32c, manifest.crc32c)
+            require_same_document(f"manifest {name}", crc32c, manifest.crc32c)
         except NotFoundError as error:
             refuse_renamed(self.store, self.name, name)
             what = f"checkpoint {entry.checkpoint_id} of job {self.name!r}"

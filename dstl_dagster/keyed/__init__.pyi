@@ -14,6 +14,7 @@ from dstl_dagster.keyed.documents.entries import (
     OperatorEntry as OperatorEntry,
     RunLists as RunLists,
     load_list as load_list,
+    require_same_document as require_same_document,
 )
 from dstl_dagster.keyed.read.export import Export as Export, export_checkpoint as export_checkpoint
 from dstl_dagster.keyed.read.keyed_state import (
@@ -26,7 +27,6 @@ from dstl_dagster.keyed.read.keyed_state import (
 from dstl_dagster.keyed.documents.manifest import (
     Manifest as Manifest,
     load_manifest as load_manifest,
-    require_same_manifest as require_same_manifest,
     store_manifest as store_manifest,
 )
 from dstl_dagster.keyed.merge.merge import (

@@ -271,21 +271,23 @@ class _List:
         return found
 
 
+def require_same_document(what: str, expected: int | None, found: int | None) -> None:
+    """Compare the checksums of a document, where both are known. Raises: FormatError."""
+    if None not in (expected, found) and expected != found:
+        raise FormatError(
+            f"{what} has CRC-32C {found:08x}, but what names it says {expected:08x}: it was damaged or "
+            "replaced. Put back the object from a copy, or restore the job to an older checkpoint"
+        )
+
+
 def load_list(store: ObjectStore, job: str, name: str, crc32c: int) -> _List:
     """Raises: NotFoundError (kind `state_missing`), FormatError."""
     try:
         payload = store.get(name)
     except NotFoundError as error:
-        raise NotFoundError(
-            f"run list {name} is gone",
-            kind=ErrorKind.STATE_MISSING,
-        ) from error
+        raise NotFoundError(f"run list {name} is gone", kind=ErrorKind.STATE_MISSING) from error
     found = crc32c_of(payload)
-    if found != crc32c:
-        raise FormatError(
-            f"run list {name} has CRC-32C {found:08x}, but the manifest that names it says {crc32c:08x}: it "
-            "was damaged or replaced. Put back the object from a copy, or restore to an older checkpoint"
-        )
+    require_same_document(f"run list {name}", crc32c, found)
     _, fields = decode_document(_KIND, _VERSION, payload, name)
     with reading(f"{name} is not a valid run list"):
         if fields["job"] != job:

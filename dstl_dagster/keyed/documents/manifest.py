@@ -19,7 +19,13 @@ from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundE
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
-from dstl_dagster.keyed.documents.entries import OperatorEntry, RunLists, encode_list, to_be_listed
+from dstl_dagster.keyed.documents.entries import (
+    OperatorEntry,
+    RunLists,
+    encode_list,
+    require_same_document,
+    to_be_listed,
+)
 from dstl_dagster.keyed.documents.reports import FileReport
 from dstl_dagster.keyed.documents.row_count import StateRows
 from dstl_dagster.keyed.documents.sources import Source
@@ -240,15 +246,6 @@ def _decoded(
     store: ObjectStore, payload: bytes, name: str, lists: RunLists | None, crc32c: int | None = None
 ) -> Manifest:
     found = crc32c_of(payload)
-    require_same_manifest(name, crc32c, found)
+    require_same_document(f"manifest {name}", crc32c, found)
     _, fields = decode_document(_KIND, _VERSION, payload, name)
     return replace(Manifest.from_json(fields, name, store, lists), crc32c=found)
-
-
-def require_same_manifest(name: str, expected: int | None, found: int | None) -> None:
-    """Compare checksums of a manifest, where both are known. Raises: FormatError."""
-    if None not in (expected, found) and expected != found:
-        raise FormatError(
-            f"manifest {name} has CRC-32C {found:08x}, but what names it says {expected:08x}: it was damaged "
-            "or replaced. Put back the object from a copy, or restore the job to an older checkpoint"
-        )
