@@ -34,10 +34,10 @@ from folders import fresh_folder
 from machine import file_creation_seconds
 
 from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator, OperatorReport, materialize
+from dstl_dagster.format.key_groups import ranges_of_tasks
 from dstl_dagster.keyed import KeyedState, write_rows
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema
-from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore, ObjectStore, WrapperStore
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.virtual_clock import VirtualClock

@@ -9,7 +9,10 @@ from dstl_dagster.format.handles import (
     SnapshotResult as SnapshotResult,
     StreamStateHandle as StreamStateHandle,
 )
-from dstl_dagster.format.key_groups import KeyGroupRange as KeyGroupRange
+from dstl_dagster.format.key_groups import (
+    KeyGroupRange as KeyGroupRange,
+    ranges_of_tasks as ranges_of_tasks,
+)
 from dstl_dagster.format.names import (
     COMPONENTS_PREFIX as COMPONENTS_PREFIX,
     JOBS_PREFIX as JOBS_PREFIX,

@@ -25,7 +25,6 @@ from dstl_dagster.state.keys import (
     key_numbers as key_numbers,
     refuse_repeated_keys as refuse_repeated_keys,
 )
-from dstl_dagster.state.partitioning import ranges_of_tasks as ranges_of_tasks
 from dstl_dagster.state.pieces import (
     cut as cut,
     taken as taken,

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, materialize
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import ranges_of_tasks
 from dstl_dagster.keyed import KeyedState, write_rows
-from dstl_dagster.state import StateSchema, key_group_of, ranges_of_tasks, text_as_bytes
+from dstl_dagster.state import StateSchema, key_group_of, text_as_bytes
 from dstl_dagster.storage import MemoryObjectStore
 from tests.profiles import examples
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 import pyarrow.compute as pc
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.format import KeyGroupRange, ranges_of_tasks
 from dstl_dagster.keyed.documents.entries import OperatorEntry
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.documents.reports import OperatorReport
@@ -33,7 +33,6 @@ from dstl_dagster.state import (
     StateSchema,
     encoded_pieces,
     key_hashes,
-    ranges_of_tasks,
 )
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt

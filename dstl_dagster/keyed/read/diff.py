@@ -19,11 +19,11 @@ from functools import partial
 import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.format import KeyGroupRange, ranges_of_tasks
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.read.keyed_state import KeyedState, Log, folded_logs, split_count
 from dstl_dagster.keyed.read.pairs import paired_rows
-from dstl_dagster.state import StateFold, StateSchema, ranges_of_tasks, same_rows, taken
+from dstl_dagster.state import StateFold, StateSchema, same_rows, taken
 from dstl_dagster.storage import ObjectStore
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from dstl_dagster.changelog import ChangelogReader, HandleRead, ReadCache
 from dstl_dagster.concurrency import passes_ahead, read_ahead
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl, ranges_of_tasks
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.documents.reports import OperatorReport
 from dstl_dagster.keyed.documents.runs import within
@@ -32,7 +32,6 @@ from dstl_dagster.state import (
     StateFold,
     StateSchema,
     python_rows,
-    ranges_of_tasks,
 )
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.upload import local_changelog_directory

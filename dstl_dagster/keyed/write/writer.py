@@ -20,7 +20,7 @@ from dstl_dagster.changelog import (
     limit_local_copies,
 )
 from dstl_dagster.errors import InternalError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult, StateTtl
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult, StateTtl, ranges_of_tasks
 from dstl_dagster.keyed.documents.reports import OperatorReport
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import (
@@ -31,7 +31,6 @@ from dstl_dagster.state import (
     encoded_pieces,
     group_of_hashes,
     key_hashes,
-    ranges_of_tasks,
     refuse_alike,
     taken,
     time_column,

@@ -17,6 +17,7 @@ from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Batch, OperatorReport
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import ranges_of_tasks
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.dataframes.merge_tasks import LookUpTask, MergeStateTask
@@ -50,7 +51,6 @@ from dstl_dagster.state import (
     StateSchema,
     as_spelled,
     filled_column,
-    ranges_of_tasks,
     schema_to_write,
     spelled,
     update_by_name,

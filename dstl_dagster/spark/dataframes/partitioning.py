@@ -12,9 +12,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import ranges_of_tasks
 from dstl_dagster.settings import parse_names
 from dstl_dagster.spark.types import quoted
-from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, ranges_of_tasks
+from dstl_dagster.state import DEFAULT_MAX_PARALLELISM
 
 
 def key_group_of_columns(keys: Sequence[str], max_parallelism: int) -> str:
@@ -23,7 +24,7 @@ def key_group_of_columns(keys: Sequence[str], max_parallelism: int) -> str:
 
 
 def task_of_key_group(key_group: str, partitions: int, max_parallelism: int) -> Column:
-    """The task that has this key group; agrees with `state.partitioning.ranges_of_tasks`."""
+    """The task that has this key group; agrees with `format.ranges_of_tasks`."""
     return F.expr(f"CAST(floor({key_group} * {partitions} / {max_parallelism}) AS INT)")
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.format import ChangelogStateHandle, StateTtl
+from dstl_dagster.format import ChangelogStateHandle, StateTtl, ranges_of_tasks
 from dstl_dagster.keyed import Replaced, Scope, SharedFiles, StateAt, replaced_scope, small_from_outcome
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.dataframes.outcomes import run_tasks
@@ -44,7 +44,6 @@ from dstl_dagster.state import (
     StateSchema,
     as_spelled,
     filled_column,
-    ranges_of_tasks,
     require_spark_schema,
     schema_to_write,
     spelled,

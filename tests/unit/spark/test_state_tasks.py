@@ -17,12 +17,12 @@ import pytest
 from dstl_dagster.checkpoint import Attempt, OperatorReport
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.format.key_groups import ranges_of_tasks
 from dstl_dagster.keyed import SharedFiles, StateAt, small_from_outcome
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.spark.errors import raise_refusal
 from dstl_dagster.state import StateSchema
-from dstl_dagster.state.partitioning import ranges_of_tasks
 from dstl_dagster.storage import open_store
 from dstl_dagster.storage.base import Generation
 

@@ -10,13 +10,14 @@ import pytest
 
 from dstl_dagster.changelog import ReadCache
 from dstl_dagster.checkpoint import Attempt
+from dstl_dagster.format import ranges_of_tasks
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.keyed.write.writer import write_rows
 from dstl_dagster.spark import stores
 from dstl_dagster.spark.dataframes import merge_tasks
 from dstl_dagster.spark.dataframes.merge_tasks import LookUpTask
 from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask
-from dstl_dagster.state import StateSchema, key_group_of, pieces, ranges_of_tasks
+from dstl_dagster.state import StateSchema, key_group_of, pieces
 from dstl_dagster.storage import MemoryObjectStore
 from tests.unit.checkpoint.counting import Counted
 
