@@ -73,18 +73,19 @@ def missing_object(
     as an operator's state. `missing`: names the object.
     """
     timeline = Timeline(job, store, threads=1)  # an error may take its time, and begins no threads
+    is_gone = f"{what} is gone: the job was dropped, or the store was emptied or replaced"
     try:
         view = timeline.tail()
         entry = view.checkpoints.get(checkpoint_id)
-        is_gone = not view.slot or (attempt is not None and not _knows(view, entry, attempt))
+        is_other = not view.slot or (attempt is not None and not _knows(view, entry, attempt))
+        timeline.while_it_is_there(lambda: None)  # a drop deletes the first record before the others
     except DstlError as error:
+        if error.kind == ErrorKind.JOB_GONE:
+            return NotFoundError(is_gone, kind=ErrorKind.JOB_GONE)
         return NotFoundError(f"{what}: {missing.message} ({error.message})", kind=ErrorKind.STATE_MISSING)
-    if is_gone:
+    if is_other:
         begun = "; another job of that name has begun since: read that anew" if view.slot else ""
-        return NotFoundError(
-            f"{what} is gone: the job was dropped, or the store was emptied or replaced{begun}",
-            kind=ErrorKind.JOB_GONE,
-        )
+        return NotFoundError(is_gone + begun, kind=ErrorKind.JOB_GONE)
     if entry is None or entry.subsumed is not None:
         gone = gone_checkpoint(timeline, checkpoint_id)
         return NotFoundError(f"{what} was deleted: {gone.message}", kind=ErrorKind.CHECKPOINT_GONE)

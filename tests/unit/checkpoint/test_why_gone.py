@@ -89,6 +89,22 @@ def test_a_state_of_a_job_that_was_dropped(keyed, begins_again):
     assert ("another job of that name has begun since" in str(caught.value)) == begins_again
 
 
+def test_a_state_of_a_job_that_is_being_dropped(keyed_on, keyed):
+    """The drop has deleted the first record and the manifests; who starts at a snapshot sees neither gone."""
+    job = keyed_on(keyed.store, snapshot_interval=8)
+    for _ in range(6):
+        job.changes(DAY)
+    state = job.state(job.coordinator.latest())
+    for part in ("/timeline/00000000000000000001", "/manifests/0000000006-", "/changelog/"):
+        for name in [name for name in keyed.names("dstl/orders/") if part in name]:
+            keyed.store.delete(name, precondition=ANY)
+    for ask in (lambda: CheckpointCoordinator("orders", keyed.store).get(6), lambda: list(state.tables())):
+        with pytest.raises(NotFoundError, match=r"6 of job 'orders' is gone: the job was dropped") as caught:
+            ask()
+        assert caught.value.kind == "job_gone"
+        assert "begun since" not in str(caught.value)
+
+
 def test_a_lost_manifest_of_a_retained_checkpoint_is_damage(keyed):
     """And the command that the error names goes on from the one before."""
     keyed.changes(DAY)
