@@ -110,11 +110,14 @@ def test_a_renamed_column_is_told_in_the_new_name_after_the_query_started_again(
     assert latest is not None
     change_columns(job.coordinator, latest, "op", ColumnChanges.of([], {"value": "amount"}))
     job.write_state(renamed, keys=["name"])
-    if not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
-        follow(stream)  # PySpark 4.1 asks such a query once how far it goes: it ends before the rename
+    # PySpark 4.1 asks such a query once how far it goes: it ends after one checkpoint.
+    one_checkpoint = not hasattr(DataSourceStreamReader, "getDefaultReadLimit")
+    if one_checkpoint:
+        follow(stream)
     with pytest.raises(InvalidInputError, match=r"'value' is now 'amount'.*start the query again"):
         follow(stream)
-    follow(load())
+    for _ in range(2 if one_checkpoint else 1):
+        follow(load())
     assert told == [
         ("a", 1, "insert", 1),
         ("a", 1, "update_before", 2),
