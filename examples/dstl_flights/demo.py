@@ -75,6 +75,7 @@ def _demo(days: int, folder: Path, store_uri: str | None, fresh: bool) -> bool:
     new = [day for day in wanted if coordinator.applied(day) is None]
     if len(new) < len(wanted):
         console.print(f"{len(wanted) - len(new)} days are already in checkpoints; continuing after them")
+    console.print("Spark and Dagster start. Each day is a run: a line of steps with seconds")
     with _noise_to(folder / "demo.log"), instance_in(folder, store_uri) as instance, _session() as spark:
         for day in new:
             _run(instance, store, day, kill=day == new[len(new) // 2])
@@ -152,14 +153,14 @@ def _writing(store: ObjectStore) -> Callable[[StepEvent], bool]:
             return False
         found = next(iter(home.list(COMPONENTS_PREFIX)), None)
         if found is not None:
-            console.print(f" {event.step} [red]kill -9[/] while it writes;", end="")
+            console.print(" [red]kill -9[/] while it writes;", end="")
         return found is not None
 
     return decide
 
 
 class _StepLine:
-    """One line per run: each step with its seconds, as it ends."""
+    """One line per run: each step as it begins, and its seconds as it ends."""
 
     def __init__(self, day: str, note: str = "") -> None:
         self._began: dict[str, float] = {}
@@ -168,11 +169,12 @@ class _StepLine:
     def show(self, event: StepEvent) -> None:
         if event.kind == dg.DagsterEventType.STEP_START:
             self._began[event.step] = event.seconds
+            console.print(f" {event.step}", end="")
         elif event.kind == dg.DagsterEventType.STEP_SUCCESS:
             seconds = event.seconds - self._began.get(event.step, event.seconds)
-            console.print(f" {event.step} [green]{seconds:.1f}s[/]", end="")
+            console.print(f" [green]{seconds:.1f}s[/]", end="")
         elif event.kind == dg.DagsterEventType.STEP_UP_FOR_RETRY:
-            console.print(f" {event.step} [yellow]retries[/]", end="")
+            console.print(" [yellow]retries[/]", end="")
 
     def end(self, text: str) -> None:
         console.print(text)
