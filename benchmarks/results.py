@@ -17,7 +17,7 @@ Writes `benchmarks/RESULTS.md`, its plots in `docs/images/`, and the numbers tha
 A peer that is not installed, fails or takes too long is told on the page, with the reason. What a run does
 not measure, by `--only` or because it cannot, stays as it was; each section says where it was measured. Local
 folders, not synced where it does not say so; at most ten minutes on two quiet cores. `--quick` takes small
-sizes and writes nothing.
+sizes, writes nothing, and ends within five minutes, also beside other work.
 """
 
 from __future__ import annotations
