@@ -25,6 +25,8 @@ from dstl_dagster.format.names import (
 from dstl_dagster.format.readable import (
     breakable as breakable,
     counted as counted,
+    measure as measure,
+    mebibytes as mebibytes,
     nearest as nearest,
     readable_bytes as readable_bytes,
     unbroken as unbroken,

@@ -35,6 +35,16 @@ def nearest(wanted: str, known: Iterable[str], count: int = 3) -> str:
     return ", ".join(map(repr, difflib.get_close_matches(wanted, names, n=count) or names[:count]))
 
 
+def measure(value: float) -> float:
+    """Three significant digits: enough for a plot, down to milliseconds."""
+    return float(f"{value:.3g}")
+
+
+def mebibytes(count: int) -> float:
+    """Bytes as MiB. One unit for small and large, because a plot has one axis."""
+    return measure(count / _KIB**2)
+
+
 def readable_bytes(count: int) -> str:
     """`1.5 MiB`: powers of two, to three significant digits; 1,000 and more in full."""
     size = float(count)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import JobNames, breakable, counted, readable_bytes
+from dstl_dagster.format import JobNames, breakable, counted, measure, mebibytes, readable_bytes
 from dstl_dagster.keyed import OperatorEntry, StateRows
 from dstl_dagster.orchestration.definitions import maintenance_job
 from dstl_dagster.orchestration.keys import JobAssets
@@ -38,12 +38,6 @@ from dstl_dagster.orchestration.report.links import (
     launchpad_link,
     owner_link,
     shown_lines,
-)
-from dstl_dagster.orchestration.report.measures import (
-    cost_measures,
-    counted_cost,
-    measure,
-    mebibytes,
 )
 from dstl_dagster.orchestration.tags import (
     TAG_ATTEMPT,
@@ -125,7 +119,7 @@ class Reporter:
             "files": len(manifest.files),
             "file MiB": mebibytes(manifest.file_bytes),
             "batch seconds": measure(manifest.persist_seconds),
-            **cost_measures(checkpoint),
+            **_cost(checkpoint),
         }
         on = "the first" if checkpoint.parent is None else f"on checkpoint {checkpoint.parent}"
         about = f"checkpoint {checkpoint.checkpoint_id} of {assets.job}, {on}"
@@ -217,7 +211,8 @@ class Reporter:
         ]
         named = ", ".join(self.assets.partition_key(each.checkpoint_id) for each in left)
         said: dict[str, Any] = {
-            **_rolled_back(restored),
+            "rolled back at": f"{restored.recorded_at:%Y-%m-%d %H:%M:%S} UTC",
+            "rolled back by": dg.MetadataValue.md(owner_link(restored.by)),
             "left behind": named or "nothing",
             "run again": dg.MetadataValue.md(shown_lines(days) or "nothing"),
         }
@@ -314,8 +309,8 @@ class Reporter:
         if manifest.files:
             sizes.append(f"{readable_bytes(manifest.file_bytes)} of files")
         glance["size"] = ", ".join(sizes)
-        cost = counted_cost(checkpoint)
-        spent = "" if cost is None else f", {counted(cost.total.requests, 'request')}"
+        requests = _requests(checkpoint)
+        spent = "" if requests is None else f", {counted(requests, 'request')}"
         glance["took"] = f"{manifest.persist_seconds:.1f} s{spent}"
         return glance
 
@@ -346,11 +341,15 @@ def _when(completed: Completed) -> dict[str, dg.MetadataValue]:
     return {"dagster/last_updated_timestamp": dg.MetadataValue.timestamp(completed.recorded_at)}
 
 
-def _rolled_back(restored: Restored) -> dict[str, Any]:
-    return {
-        "rolled back at": f"{restored.recorded_at:%Y-%m-%d %H:%M:%S} UTC",
-        "rolled back by": dg.MetadataValue.md(owner_link(restored.by)),
-    }
+def _requests(checkpoint: Checkpoint) -> int | None:
+    """Of steps 1 to 4; `None` where a driver that opened the attempt elsewhere counted its own alone."""
+    cost = checkpoint.manifest.cost
+    return cost.total.requests if cost is not None and {"trigger", "record"} <= set(cost.steps) else None
+
+
+def _cost(checkpoint: Checkpoint) -> dict[str, int]:
+    requests = _requests(checkpoint)
+    return {} if requests is None else {"requests": requests}
 
 
 def _published(checkpoint: Checkpoint) -> dict[str, dg.MetadataValue]:
@@ -387,7 +386,7 @@ def state_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
         "details": operator_details(checkpoint),
         "changed rows": manifest.changes,
         "changelog MiB": mebibytes(manifest.state_bytes),
-        **cost_measures(checkpoint),
+        **_cost(checkpoint),
     }
 
 

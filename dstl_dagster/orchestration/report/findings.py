@@ -18,11 +18,10 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 )
 
 from dstl_dagster.clock import Clock
-from dstl_dagster.format import counted
+from dstl_dagster.format import counted, measure
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import has_partition, is_held
 from dstl_dagster.orchestration.report.links import first_names, how_to_resolve
-from dstl_dagster.orchestration.report.measures import measure
 from dstl_dagster.orchestration.report.reconcile import PartitionChanges
 from dstl_dagster.timeline import BlockedFile, TimelineView
 

@@ -19,14 +19,13 @@ import dagster as dg
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, NotFoundError, UnavailableError
-from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.format import counted, mebibytes, readable_bytes
 from dstl_dagster.orchestration.definitions import assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report import findings
 from dstl_dagster.orchestration.report.findings import NONE_YET, Finding, partitions_finding
-from dstl_dagster.orchestration.report.measures import mebibytes
 from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.timeline_check import compare_timeline
 
