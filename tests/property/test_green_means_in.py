@@ -322,7 +322,7 @@ def a_key_of_a_sink_is_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_completes_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "is_completed_later", lambda _context: True)
+    monkeypatch.setattr(resources, "_is_completed_later", lambda _context: True)
 
 
 def a_source_is_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
