@@ -36,7 +36,8 @@ def test_a_killed_day(tmp_path: Path, days: int, late_seconds: float) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "kill -9 while it writes" in done.stdout
+        assert "update kill -9 while it writes" in done.stdout
+        assert f"DAGSTER_HOME={tmp_path / 'd' / 'dagster'}" in done.stdout, "the page has these runs"
         assert done.stdout.count("equal") == 4
         assert server.raw_read("flights", "demo/reports/2013-01-01/delays.jsonl")
     assert list((tmp_path / "d" / "store").iterdir()) == []

@@ -241,11 +241,11 @@ def test_an_overwritten_object_stops_step_4(job):
 
 
 def test_an_existing_target_stops_step_4(job):
-    """A final name that is taken is detected before the commit point, not after it."""
+    """A final name that is taken is detected before the commit point, with what to do, in Dagster too."""
     coordinator = job.coordinator()
     job.store.put("out/a", b"foreign", precondition=ABSENT)
     attempt = coordinator.trigger()
-    with pytest.raises(ConflictError, match="already exists"):
+    with pytest.raises(ConflictError, match=r"already exists.* move it away .*re-execute"):
         coordinator.record(attempt, [], [job.file(attempt, "out/a", b"x")])
 
 
