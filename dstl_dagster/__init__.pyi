@@ -21,6 +21,7 @@ from dstl_dagster.orchestration.inject.resources import (
     SparkSessionResource as SparkSessionResource,
 )
 from dstl_dagster.orchestration.keys import JobAssets as JobAssets
+from dstl_dagster.orchestration.operate.commit import commit_run_config as commit_run_config
 from dstl_dagster.orchestration.operate.maintenance import (
     build_cleanup_job as build_cleanup_job,
     build_cleanup_schedule as build_cleanup_schedule,
@@ -29,6 +30,7 @@ from dstl_dagster.orchestration.operate.maintenance import (
 from dstl_dagster.orchestration.operate.restoring import restore_run_config as restore_run_config
 from dstl_dagster.orchestration.partition_order import next_partition as next_partition
 from dstl_dagster.orchestration.watch.checks import build_checkpoint_checks as build_checkpoint_checks
+from dstl_dagster.orchestration.watch.downstream import build_downstream_sensor as build_downstream_sensor
 from dstl_dagster.orchestration.watch.sensors import (
     build_abort_sensors as build_abort_sensors,
     build_checkpoint_sensor as build_checkpoint_sensor,

@@ -1,6 +1,6 @@
 """What components measure, reported through one hook.
 
-Owns the vocabulary (`Measurement`, `MetricsHook`) and two hooks: none, and memory. Does not own the
+Owns the vocabulary (`Measurement`, `MetricsHook`) and three hooks: none, a logger, memory. Does not own the
 names of measurements (each component's module lists its own), or any vendor's client.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
@@ -17,13 +17,14 @@ from typing import Final, Protocol
 __all__ = [
     "NO_METRICS",
     "InMemoryMetrics",
+    "LoggingMetrics",
     "Measurement",
     "MeasurementKind",
     "MetricsHook",
+    "fan_out",
 ]
 
 _HISTOGRAM_WINDOW: Final = 1000
-_logger = logging.getLogger(__name__)
 
 
 class MeasurementKind(Enum):
@@ -55,7 +56,7 @@ class Measurement:
 class MetricsHook(Protocol):
     """Where measurements go. Called from any thread, on the hot path: must return quickly.
 
-    An exception raised by a hook is logged by the caller's guard and never fails the work.
+    An exception raised by a hook is logged by the caller's guard (`fan_out`) and never fails the work.
     """
 
     def record(self, measurement: Measurement) -> None:
@@ -128,27 +129,67 @@ class InMemoryMetrics:
         return None if read is None else read()
 
 
-class GuardedMetrics:
-    """A hook, or none, that cannot fail the work: what it raises is logged."""
+class LoggingMetrics:
+    """Writes each measurement to a logger, by default at DEBUG, as fields of a constant message."""
 
-    def __init__(self, hook: MetricsHook | None) -> None:
-        self._hook = hook
+    def __init__(self, logger: logging.Logger | None = None, level: int = logging.DEBUG) -> None:
+        self._logger = logger or logging.getLogger(__name__)
+        self._level = level
 
     def record(self, measurement: Measurement) -> None:
-        try:
-            if self._hook is not None:
-                self._hook.record(measurement)
-        except Exception:
-            _logger.warning("a metrics hook failed", exc_info=True)
+        if self._logger.isEnabledFor(self._level):
+            fields = {
+                "metric": measurement.name,
+                "metric_kind": measurement.kind.value,
+                "value": measurement.value,
+                "job": measurement.job,
+                "operator": measurement.operator,
+            }
+            self._logger.log(self._level, "measured %(metric)s = %(value)s", fields, extra=fields)
 
     def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
-        try:
-            if self._hook is not None:
-                return self._hook.register_gauge(name, read)
-        except Exception:
-            _logger.warning("a metrics hook failed", exc_info=True)
-        return lambda: None
+        # Nothing polls a logger, so a gauge is logged once, when its component unregisters it.
+        def end() -> None:
+            fields = {"metric": name, "metric_kind": "gauge", "value": read()}
+            self._logger.log(self._level, "measured %(metric)s = %(value)s", fields, extra=fields)
+
+        return end
 
 
-NO_METRICS: Final[MetricsHook] = GuardedMetrics(None)
+class _FanOut:
+    """Several hooks as one. None of them can fail the work."""
+
+    def __init__(self, hooks: tuple[MetricsHook, ...]) -> None:
+        self._hooks = hooks
+        self._logger = logging.getLogger(__name__)
+
+    def record(self, measurement: Measurement) -> None:
+        for hook in self._hooks:
+            try:
+                hook.record(measurement)
+            except Exception:
+                self._logger.warning("a metrics hook failed", exc_info=True)
+
+    def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
+        ends = []
+        for hook in self._hooks:
+            try:
+                ends.append(hook.register_gauge(name, read))
+            except Exception:
+                self._logger.warning("a metrics hook failed", exc_info=True)
+
+        def end() -> None:
+            for end_one in ends:
+                end_one()
+
+        return end
+
+
+def fan_out(hooks: Iterable[MetricsHook | None]) -> MetricsHook:
+    """One hook that feeds all given ones (None is skipped). What they raise is logged and swallowed."""
+    present = tuple(hook for hook in hooks if hook is not None)
+    return _FanOut(present)
+
+
+NO_METRICS: Final[MetricsHook] = _FanOut(())
 """The hook that drops everything."""

@@ -4,9 +4,11 @@ Does not own when bytes leave (`upload`), how long a file lives (`registry`), or
 """
 
 from dstl_dagster.changelog.contract import StateChangelogWriter
+from dstl_dagster.changelog.reader.opened_file import begin_remote
 from dstl_dagster.changelog.reader.read_cache import ReadCache, process_cache
 from dstl_dagster.changelog.reader.read_plan import HandleRead
 from dstl_dagster.changelog.reader.reader import ChangelogReader
+from dstl_dagster.changelog.reader.stored_file import StoredFile
 from dstl_dagster.changelog.storage import (
     FsStateChangelogStorage,
     FsStateChangelogStorageFactory,
@@ -28,7 +30,9 @@ __all__ = [
     "MailboxFuture",
     "ReadCache",
     "StateChangelogWriter",
+    "StoredFile",
     "TaskMailbox",
+    "begin_remote",
     "limit_local_copies",
     "process_cache",
 ]

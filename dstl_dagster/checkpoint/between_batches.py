@@ -28,7 +28,7 @@ def changed_schema(
     Raises: NotFoundError (kind `no_state`), InvalidInputError, FormatError.
     """
     state = StateAt.existing(coordinator.store, checkpoint.manifest, operator)
-    return changes.applied_to(state.schema)
+    return changes.applied_to(state.schema, strict=True)
 
 
 def change_columns(
@@ -36,7 +36,8 @@ def change_columns(
 ) -> Checkpoint:
     """Create a checkpoint on `parent`, the last one, in which columns of `operator` are dropped or renamed.
 
-    Writes a report and a manifest, and no row. Keeps the positions.
+    Writes a report and a manifest, and no row. Keeps the positions. Unlike a batch's own changes, a column
+    that is not there is an error.
 
     Raises: ConflictError (kind `attempt_open`, `moved`); as `changed_schema`, before an attempt opens.
     """

@@ -16,11 +16,15 @@ from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.clock import Clock
 from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
-from dstl_dagster.settings import CheckpointOptions, JobOptions, Options
+from dstl_dagster.settings import CheckpointOptions, JobOptions, Options, StoragePrices
 from dstl_dagster.storage import (
+    COMPOSE_COMMIT,
+    CONFIRM,
+    CheckpointCost,
     Cost,
     ObjectStore,
     RunningCost,
+    cost_from_note,
 )
 from dstl_dagster.timeline import (
     AsOf,
@@ -81,6 +85,11 @@ class CheckpointReader:
         """Counts what is requested from now on."""
         return self._job.running_cost()
 
+    @property
+    def prices(self) -> StoragePrices:
+        """Those of the options; none where requests go to this machine."""
+        return StoragePrices.free() if self.store.capabilities.is_local else self.options.prices
+
     def latest(self) -> Checkpoint | None:
         """The checkpoint that the job resumes from; `None` before the first."""
         view = self.timeline.tail()
@@ -112,6 +121,19 @@ class CheckpointReader:
             raise NotFoundError(
                 f"{wanted} is checkpoint {checkpoint_id}: {error}", ErrorKind(error.kind)
             ) from error
+
+    def later_cost(self, checkpoint: Checkpoint) -> CheckpointCost:
+        """What steps 5 and 6 of a checkpoint cost, by the try of each that wrote its record.
+
+        As far as it was noted: on a bucket. Two requests.
+        """
+        entry = checkpoint.entry
+        slots = {CONFIRM: entry.completed.slot}
+        if entry.committed is not None:
+            slots[COMPOSE_COMMIT] = entry.committed.slot
+        notes = self.timeline.notes([*slots.values()])
+        found = {step: cost_from_note(note) for step, note in zip(slots, notes, strict=True)}
+        return CheckpointCost({step: cost for step, cost in found.items() if cost is not None})
 
     def list(self) -> list[Checkpoint]:
         """Every checkpoint that can be restored to, oldest first."""

@@ -14,6 +14,7 @@ from dstl_dagster.errors import DstlError
 __all__ = ["main"]
 
 _COMMANDS = {
+    "changelog": ("dstl_dagster.cli.changelog", "changelog_group"),
     "checkpoints": ("dstl_dagster.cli.checkpoints", "checkpoints_group"),
     "demo": ("dstl_dagster.cli.demo", "demo_command"),
     "gcs-server": ("dstl_dagster.cli.gcs_server", "gcs_server_command"),
@@ -63,6 +64,7 @@ def _say_error(text: str) -> None:
 _MAP = """
 \b
 Look     checkpoints list, show, timeline, diff, history, schema
+         changelog show
          jobs list, show
 Check    checkpoints audit, verify
          storage check

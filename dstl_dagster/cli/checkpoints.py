@@ -65,10 +65,14 @@ def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
 @job_options
 @as_json_option
 def show_command(coordinator: CheckpointCoordinator, at: AsOf, as_json: bool) -> None:
-    """Show the contents of checkpoint ID: state by operator, files, positions, and what it cost."""
+    """Show the contents of checkpoint ID: state by operator, files, positions, and what it cost.
+
+    Money is at list prices: set yours by -o dstl.prices.class-a-per-thousand=0.01.
+    """
     checkpoint = coordinator.at(at)
-    more = {"cost": cost_json(checkpoint), "manifest": checkpoint.manifest.to_json()}
-    sections = (*checkpoint_sections(checkpoint), *cost_sections(checkpoint))
+    prices, later = coordinator.prices, coordinator.later_cost(checkpoint)
+    more = {"cost": cost_json(checkpoint, later, prices), "manifest": checkpoint.manifest.to_json()}
+    sections = (*checkpoint_sections(checkpoint), *cost_sections(checkpoint, later, prices))
     answer(as_json, checkpoint_json(checkpoint) | more, *sections)
 
 

@@ -245,7 +245,8 @@ def correct_command(
     if dry_run and as_json:
         click.echo(json.dumps(_plain(plan)))
     elif dry_run or not yes:
-        _show_plan(plan, to_stderr=as_json)
+        for line in plan.in_words():
+            say(line, err=as_json)
     if dry_run:
         return
     if not yes:
@@ -287,22 +288,6 @@ def _require_runnable(command: tuple[str, ...]) -> None:
     if shutil.which(command[0]) is None:
         raise click.UsageError(
             f"COMMAND: there is no program {command[0]!r} here that can be run; nothing was changed"
-        )
-
-
-def _show_plan(plan: Correction, *, to_stderr: bool) -> None:
-    """The steps of a correction before it begins."""
-    if plan.restore_to is None:
-        say(f"job {plan.job!r} was restored to before {plan.batch} already", err=to_stderr)
-    else:
-        to = f"restored to checkpoint {plan.restore_to}" if plan.restore_to else "begun anew"
-        say(f"job {plan.job!r} would be {to}", err=to_stderr)
-    count = len(plan.batches)
-    say(f"{count} batches would be run again: {', '.join(plan.batches)}", err=to_stderr)
-    if plan.not_batches:
-        ids = ", ".join(map(str, plan.not_batches))
-        click.echo(
-            f"no batch made the checkpoints {ids}: if they changed columns, change them again", err=to_stderr
         )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp, RestorePlan, Verification
 from dstl_dagster.cli.output import Table, local_time
 from dstl_dagster.format import counted, readable_bytes
-from dstl_dagster.storage import COMPOSE_COMMIT, CONFIRM, PERSIST, RECORD, TRIGGER, Cost
+from dstl_dagster.settings import StoragePrices
+from dstl_dagster.storage import COMPOSE_COMMIT, CONFIRM, PERSIST, RECORD, TRIGGER, CheckpointCost, Cost
 from dstl_dagster.timeline import (
     Aborted,
     Committed,
@@ -319,7 +320,7 @@ def plan_json(plan: RestorePlan) -> dict[str, Any]:
     }
 
 
-_COST_COLUMNS = ("A", "B", "free", "retries", "uploads", "composes", "up", "down", "seconds")
+_COST_COLUMNS = ("A", "B", "free", "retries", "uploads", "composes", "up", "down", "seconds", "USD")
 _STEPS = {
     TRIGGER: "1 trigger",
     PERSIST: "2, 3 persist",
@@ -329,43 +330,57 @@ _STEPS = {
 }
 
 
-def cost_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
-    """A row for each step, and the sum of the first four; of steps 5 and 6 their seconds."""
+def cost_sections(
+    checkpoint: Checkpoint, later: CheckpointCost, prices: StoragePrices
+) -> Iterator[Table | str]:
+    """A row for each step, and the sum of the first four; of steps 5 and 6 `later`, or else their seconds."""
     cost = checkpoint.manifest.cost
     if cost is None:
         yield "cost: not counted"
         return
-    table = Table("step", *_COST_COLUMNS, title="Requests by class", right=_COST_COLUMNS)
+    listed = f"list prices of {prices.as_of}" if prices.as_of else "prices of the job"
+    at = listed if prices.class_a_per_thousand else "no price"
+    table = Table("step", *_COST_COLUMNS, title=f"Requests by class, at {at}", right=_COST_COLUMNS)
     for name, step in cost.steps.items():
-        table.add_row(_STEPS.get(name, name), *_cost_cells(step))
-    table.add_row("1 to 4", *_cost_cells(cost.total))
+        table.add_row(_STEPS.get(name, name), *_cost_cells(step, prices))
+    table.add_row("1 to 4", *_cost_cells(cost.total, prices))
     entry = checkpoint.entry
     for name, record in ((CONFIRM, entry.completed), (COMPOSE_COMMIT, entry.committed)):
-        if record is not None:
-            table.add_row(_STEPS[name], *[""] * (len(_COST_COLUMNS) - 1), f"{record.seconds:.3f}")
+        if name in later.steps:
+            table.add_row(_STEPS[name], *_cost_cells(later.steps[name], prices))
+        elif record is not None:
+            table.add_row(_STEPS[name], *[""] * (len(_COST_COLUMNS) - 2), f"{record.seconds:.3f}", "")
     yield table
 
 
-def _cost_cells(step: Cost) -> Iterator[str]:
+def _cost_cells(step: Cost, prices: StoragePrices) -> Iterator[str]:
     for count in (step.class_a, step.class_b, step.free, step.retries, step.uploads, step.composes):
         yield f"{count:,}"
     yield readable_bytes(step.bytes_up)
     yield readable_bytes(step.bytes_down)
     yield f"{step.seconds:.3f}"
+    yield f"{step.usd(prices):.6f}"
 
 
-def cost_json(checkpoint: Checkpoint) -> dict[str, Any] | None:
+def cost_json(checkpoint: Checkpoint, later: CheckpointCost, prices: StoragePrices) -> dict[str, Any] | None:
     """The same for programs; `None` if not counted. The sums are of `steps`, which are 1 to 4."""
     cost = checkpoint.manifest.cost
     if cost is None:
         return None
     total = cost.total
     return {
-        "steps": [{"step": name, **vars(step)} for name, step in cost.steps.items()],
+        "steps": _steps_json(cost, prices),
+        "later_steps": _steps_json(later, prices),
         "requests": total.requests,
         "bytes_up": total.bytes_up,
         "bytes_down": total.bytes_down,
+        "usd": total.usd(prices),
+        "prices": prices,
     }
+
+
+def _steps_json(cost: CheckpointCost, prices: StoragePrices) -> list[dict[str, Any]]:
+    return [{"step": name, **vars(step), "usd": step.usd(prices)} for name, step in cost.steps.items()]
 
 
 def sources_table(checkpoint: Checkpoint) -> Table:

@@ -1,3 +1,4 @@
+from dstl_dagster.format.changelog_file.reader import ChangelogFileReader as ChangelogFileReader
 from dstl_dagster.format.changes import (
     META_KEY_GROUP as META_KEY_GROUP,
     StateChange as StateChange,

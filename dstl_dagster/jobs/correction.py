@@ -41,6 +41,19 @@ class Correction:
     not_batches: tuple[int, ...] = ()
     keys: tuple[BatchKey, ...] = ()
 
+    def in_words(self) -> Iterator[str]:
+        """What it does, line by line."""
+        if self.restore_to is None:
+            yield f"job {self.job!r} was restored to before {self.batch} already"
+        elif self.restore_to:
+            yield f"job {self.job!r} goes back to checkpoint {self.restore_to}"
+        else:
+            yield f"job {self.job!r} begins anew"
+        yield f"{len(self.batches)} batches run again: {', '.join(self.batches)}"
+        if self.not_batches:
+            ids = ", ".join(map(str, self.not_batches))
+            yield f"no batch made the checkpoints {ids}: if they changed columns, change them again"
+
 
 def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str | None = None) -> Correction:
     """What `correct` would do. Reads the timeline only.

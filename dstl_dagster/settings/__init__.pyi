@@ -9,6 +9,7 @@ from dstl_dagster.settings.job_options import (
     Options as Options,
     parse_lines as parse_lines,
 )
+from dstl_dagster.settings.prices import CostBudget as CostBudget, StoragePrices as StoragePrices
 from dstl_dagster.settings.ttl import StateTtlConfig as StateTtlConfig
 from dstl_dagster.settings.units import (
     parse_bool as parse_bool,

@@ -6,13 +6,15 @@ Owns the keys, their defaults and bounds; keys follow Flink where it has the opt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings.option_table import KeyedOptions, option
+from dstl_dagster.settings.prices import StoragePrices
 from dstl_dagster.settings.units import (
     ConfigValue,
     parse_bool,
@@ -20,6 +22,7 @@ from dstl_dagster.settings.units import (
     parse_duration,
     parse_float,
     parse_int,
+    refuse_unknown,
 )
 
 
@@ -51,6 +54,7 @@ class CheckpointOptions(KeyedOptions):
         materialize_max_runs: log length: so many runs of similar size, 2 or more, are merged to one.
         ignore_unclaimed_state: whether a batch may leave state as it is that its program no longer names,
             instead of being refused (Flink's key, in whose words that is unclaimed).
+        prices: at which a checkpoint's requests are shown as money (`dstl.prices.*`).
     """
 
     num_retained: int = option("execution.checkpointing.num-retained", parse_count, 10)
@@ -64,10 +68,18 @@ class CheckpointOptions(KeyedOptions):
     ignore_unclaimed_state: bool = option(
         "execution.state-recovery.ignore-unclaimed-state", parse_bool, False
     )
+    prices: StoragePrices = field(default_factory=StoragePrices)
 
     prefixes: ClassVar[tuple[str, ...]] = (
         "dstl.checkpoint.",
+        "dstl.prices.",
         "dstl.state.materialize.",
         "execution.checkpointing.num-",
         "execution.state-recovery.",
     )
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> Self:
+        """As of `KeyedOptions`, with the prices."""
+        refuse_unknown(mapping, cls.table().spellings | StoragePrices.table().spellings, cls.prefixes)
+        return cls(**cls.table().values(mapping), prices=StoragePrices.from_mapping(mapping))

@@ -28,11 +28,13 @@ from dstl_dagster.settings.changelog import (
 )
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.settings.gs import GSFileSystemOptions
+from dstl_dagster.settings.prices import StoragePrices
 from dstl_dagster.settings.units import ConfigValue
 
 ENVIRONMENT_VARIABLE: Final = "DSTL_OPTIONS"
 _TABLES: Final = (
     CheckpointOptions.table(),
+    StoragePrices.table(),
     FsStateChangelogOptions.table(),
     GSFileSystemOptions.table(),
     LOCAL_RECOVERY_KEYS,
@@ -43,6 +45,7 @@ _PREFIXES: Final = (
     "execution.checkpointing.",
     "execution.state-recovery.",
     "dstl.checkpoint.",
+    "dstl.prices.",
     "dstl.state.",
 )
 _BASE_PATH: Final = "dstl.dfs.base-path"
@@ -196,7 +199,8 @@ def _given_by(layer: Options | CheckpointOptions | GSFileSystemOptions) -> dict[
         case JobOptions():
             return dict(layer.given)
         case CheckpointOptions():
-            return CheckpointOptions.table().changed(layer, CheckpointOptions())
+            prices = StoragePrices.table().changed(layer.prices, StoragePrices())
+            return CheckpointOptions.table().changed(layer, CheckpointOptions()) | prices
         case GSFileSystemOptions():
             return GSFileSystemOptions.table().changed(layer, GSFileSystemOptions())
         case Mapping():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -260,13 +260,16 @@ class CheckpointBatch:
         partitions: int | None = None,
         deleted: str | None = None,
         replace: Replaced = False,
+        drop_columns: Collection[str] = (),
+        rename_columns: Mapping[str, str] | None = None,
         ttl: StateTtlConfig | None = None,
         job_options: Options | None = None,
     ) -> OperatorReport:
         """Append the changed rows of `operator` to the changelog (see `dstl_dagster.spark.write_state`).
 
         They may also be a DataFrame of pandas or Polars, an Arrow table, a relation of DuckDB, or another
-        frame in this process's memory: then without `partitions` and `job_options`.
+        frame in this process's memory: then without `partitions`, `drop_columns`, `rename_columns`
+        and `job_options`.
         """
         self._require_new()
         common: dict[str, Any] = {
@@ -279,6 +282,8 @@ class CheckpointBatch:
         }
         of_spark: dict[str, Any] = {
             "partitions": partitions,
+            "drop_columns": drop_columns,
+            "rename_columns": rename_columns,
             "job_options": job_options,
         }
         if is_spark_rows(changed):
@@ -303,6 +308,8 @@ class CheckpointBatch:
         delete: str | Column | None = None,
         max_parallelism: int | None = None,
         partitions: int | None = None,
+        drop_columns: Collection[str] = (),
+        rename_columns: Mapping[str, str] | None = None,
         ttl: StateTtlConfig | None = None,
         job_options: Options | None = None,
     ) -> OperatorReport:
@@ -322,6 +329,8 @@ class CheckpointBatch:
         }
         of_spark: dict[str, Any] = {
             "partitions": partitions,
+            "drop_columns": drop_columns,
+            "rename_columns": rename_columns,
             "job_options": job_options,
         }
         if is_spark_rows(changes):
@@ -411,7 +420,7 @@ class CheckpointBatch:
     def describe(self, user_metadata: str) -> None:
         """Set what the checkpoint says beside its data, such as a ticket: up to 4 KiB of text.
 
-        Lists of checkpoints and Dagster show it. Raises: InvalidInputError.
+        Lists of checkpoints, Spark's table of them and Dagster show it. Raises: InvalidInputError.
         """
         self._require_new()
         self._open.describe(user_metadata)
@@ -434,5 +443,6 @@ def _require_spark_for(arguments: Mapping[str, Any], rows: object) -> None:
     for name, value in arguments.items():
         if value:
             raise InvalidInputError(
-                f"{name} is for a DataFrame of Spark, not for a {type(rows).__name__}: leave it out"
+                f"{name} is for a DataFrame of Spark, not for a {type(rows).__name__}: change the columns "
+                "of the rows before they are written, or leave it out"
             )

@@ -32,11 +32,13 @@ from pyspark.sql.types import StructType
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import Condition, StateAt
 from dstl_dagster.spark import sink  # its modules are imported on first use: a read needs none of them
-from dstl_dagster.spark.source.options import CHANGES, SourceOptions
+from dstl_dagster.spark.source.options import CHANGES, CHECKPOINTS, SourceOptions
 from dstl_dagster.spark.source.source import (
     ChangesReader,
+    CheckpointsReader,
     StateReader,
     changes_schema,
+    checkpoints_schema,
     state_at,
     states_between,
 )
@@ -72,6 +74,8 @@ class DstlDataSource(DataSource):
     def schema(self) -> StructType:
         """Called when the DataFrame is created: it stays on the checkpoint that is the latest now."""
         options = SourceOptions.of(self.options)
+        if options.table == CHECKPOINTS:
+            return checkpoints_schema()
         if options.table == CHANGES:
             self._states = states_between(options)
             return changes_schema(self._states)
@@ -89,6 +93,8 @@ class DstlDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = SourceOptions.of(self.options, streaming=False)
+        if options.table == CHECKPOINTS:
+            return CheckpointsReader(options)
         if options.table == CHANGES:
             return ChangesReader(options, self._states or states_between(options), schema)
         state = self._states[0] if self._states else state_at(options, options.checkpoint)

@@ -24,7 +24,7 @@ _NEIGHBOURS: Final = {
     # Delta's
     "replacewhere": _REPLACE,
     "partitionoverwritemode": _REPLACE,
-    "overwriteschema": "columns are dropped and renamed by dstl checkpoints schema",
+    "overwriteschema": "columns are dropped and renamed by write_state(drop_columns=, rename_columns=)",
     "mergeschema": "new columns and wider types are taken anyway",
     "txnappid": "it has idempotency_key",
     "txnversion": "it has idempotency_key",

@@ -1,7 +1,7 @@
 """The schema of one operator's state, and how it may evolve from checkpoint to checkpoint.
 
 Owns the schema value, its bytes in the log (a metadata change) and the rules of evolution. Does not own
-the bytes of rows (`changes`), or which columns are asked to be dropped or renamed (`column_changes`).
+the bytes of rows (`changes`), or which columns a writer asks to drop or rename (`column_changes`).
 
 At rest it is a document of kind `state-schema` (see `format.envelope`) with the fields `key_columns`,
 `max_parallelism` and `arrow`: base64 of the Arrow schema message of the user's columns. Version 2 has

@@ -10,6 +10,8 @@ from dstl_dagster.storage.accounting.cost import (
     TRIGGER as TRIGGER,
     CheckpointCost as CheckpointCost,
     RunningCost as RunningCost,
+    cost_from_note as cost_from_note,
+    cost_note as cost_note,
 )
 from dstl_dagster.storage.base import (
     ABSENT as ABSENT,

@@ -25,7 +25,7 @@ import dataclasses
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -33,7 +33,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.concurrency import both
+from dstl_dagster.concurrency import both, gather
 from dstl_dagster.errors import (
     ConflictError,
     DstlError,
@@ -253,10 +253,19 @@ class Timeline:
                 return record
         return None
 
-    def append(self, record: R) -> R:
+    def notes(self, slots: Sequence[int]) -> list[Mapping[str, str]]:
+        """The metadata of the records in these slots: what `decide` was given as `note`, and more.
+
+        One request each, concurrently; empty where there is none. For people to read: anybody may edit it.
+        """
+        looks = [partial(self._store.stat, self.names.slot(slot)) for slot in slots]
+        stats = gather(looks, self._threads, "dstl-timeline")
+        return [{} if stat is None else stat.metadata for stat in stats]
+
+    def append(self, record: R, note: Mapping[str, str] | None = None) -> R:
         """Create the record in the slot after the last one that this object has read.
 
-        A record without a decision id is given one. Returns the record as written.
+        A record without a decision id is given one. Returns the record as written. `note`: as in `decide`.
 
         Raises: ConflictError (kind `moved`: a rival won the slot, nothing was written), UnavailableError
         (unknown outcome: append the same record again, which its decision id makes safe if it had one),
@@ -271,7 +280,7 @@ class Timeline:
                 recorded_at=self._clock.now(),
             )
             after = next_view(view, stamped, self._known)  # before it is written: a record cannot be undone
-            create = partial(self._create, stamped)
+            create = partial(self._create, stamped, note or {})
             written = self.while_it_is_there(create, self.names.slot(stamped.slot))
             self._view = after if written is stamped else next_view(view, written, self._known)
         log.info("timeline %s: slot %d is %s", self.job, written.slot, written.kind)
@@ -283,6 +292,7 @@ class Timeline:
         *,
         request_id: uuid.UUID | None = None,
         from_seen: bool = False,
+        note: Callable[[], Mapping[str, str]] | None = None,
     ) -> R | None:
         """Append the record that `rule` returns, or nothing if it returns `None`.
 
@@ -293,6 +303,9 @@ class Timeline:
         With `from_seen` the first try uses the view of the last read, for a caller that has just read. That
         is safe: if the view is stale, the slot after it is taken and the append loses; and where `rule`
         refuses, it is asked again with the new tail.
+
+        `note`: kept beside the record on a bucket, in the metadata of its object. No part of it, and nothing
+        may depend on it. ASCII, a kilobyte at most.
 
         Returns: the record as written; `None` if nothing was appended.
 
@@ -315,7 +328,7 @@ class Timeline:
                     return None
                 try:
                     record = dataclasses.replace(record, decision_id=decision_id)
-                    appended = self.append(record)
+                    appended = self.append(record, None if note is None else note())
                 except ConflictError as error:
                     if error.kind != ErrorKind.MOVED:
                         raise
@@ -377,13 +390,13 @@ class Timeline:
             yield record
             slot += 1
 
-    def _create(self, record: R) -> R:
+    def _create(self, record: R, note: Mapping[str, str]) -> R:
         """Returns the record as it stands in the slot: of a repeat by another process, the first one's."""
         name = self.names.slot(record.slot)
         payload = encode_record(record)
         # The copy spares readers a round trip. Where a read is a system call, a second write costs more.
         listed = not self._store.capabilities.is_local
-        metadata = copy_in_metadata(payload) if listed else None
+        metadata = {**copy_in_metadata(payload), **note} if listed else None
         try:
             self._store.put(name, payload, precondition=ABSENT, metadata=metadata)
         except (ConflictError, UnavailableError) as error:

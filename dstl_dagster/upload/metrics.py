@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 
-from dstl_dagster.metrics import NO_METRICS, GuardedMetrics, Measurement, MeasurementKind, MetricsHook
+from dstl_dagster.metrics import NO_METRICS, Measurement, MeasurementKind, MetricsHook, fan_out
 from dstl_dagster.upload.racing import AttemptCounts
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 
@@ -31,7 +31,7 @@ class UploadMetrics:
     """Names in, measurements out. Any thread. A hook that raises fails nothing."""
 
     def __init__(self, hook: MetricsHook | None = None, *, job: str | None = None) -> None:
-        self._hook = NO_METRICS if hook is None else GuardedMetrics(hook)
+        self._hook = NO_METRICS if hook is None else fan_out([hook])
         self._job = job
         self._operator: str | None = None
 

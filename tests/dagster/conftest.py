@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import sqlite3
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from dagster._core.storage.event_log import in_memory as event_log
 from dagster._core.storage.runs import in_memory as runs
 from sqlalchemy.engine import Connection
 
-from dstl_dagster import ChangelogStorageResource, build_checkpoint_sensor
+from dstl_dagster import ChangelogStorageResource, build_checkpoint_sensor, build_maintenance
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.format.names import COMPONENTS_PREFIX
 from dstl_dagster.storage import ObjectStore, open_store
@@ -116,11 +117,17 @@ class Days:
 
 @dataclass
 class Daemon:
-    """Does with a tick what Dagster's daemon does, effect by effect; can be killed between any two."""
+    """Does with a tick what Dagster's daemon does, effect by effect; can be killed between any two.
+
+    Attributes:
+        runs: every run that was launched: its key and the checkpoint that its config names.
+    """
 
     days: Days
+    commit: bool = False
     name: str = "outside"
     cursor: str | None = None
+    runs: list[tuple[str, int]] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
     definitions: dg.Definitions | None = None
 
@@ -137,6 +144,7 @@ class Daemon:
         sensor = build_checkpoint_sensor(
             code.JOB,
             name=self.name,
+            commit_job=build_maintenance(code.JOB, "commit") if self.commit else None,
             **{"partitions_def": code.DAYS, **self.options},
         )
         with dg.build_sensor_context(
@@ -155,6 +163,8 @@ class Daemon:
             yield lambda event=event: instance.report_runless_asset_event(event)
         for request in result.dynamic_partitions_requests or []:
             yield lambda request=request: self._partitions(request)
+        for request in result.run_requests or []:
+            yield lambda request=request: self._launch(request)
 
         def move() -> None:
             self.cursor = result.cursor
@@ -169,6 +179,20 @@ class Daemon:
             for key in request.partition_keys:
                 instance.delete_dynamic_partition(name, key)
 
+    def _launch(self, request: dg.RunRequest) -> None:
+        if any(key == request.run_key for key, _ in self.runs):
+            return  # Dagster's own rule
+        config = request.run_config["ops"]["commit"]["config"]
+        self.runs.append((str(request.run_key), config["checkpoint_id"]))
+        self.days.instance.add_run(
+            dg.DagsterRun(
+                job_name="days_commit",
+                run_id=str(uuid.uuid4()),
+                status=dg.DagsterRunStatus.STARTED,
+                tags=dict(request.tags),
+            )
+        )
+
     def end_runs(self, status: dg.DagsterRunStatus) -> None:
         instance = self.days.instance
         for run in instance.get_runs():
@@ -182,6 +206,12 @@ class Daemon:
 
 def _last(step_key: str) -> str:
     return step_key.rpartition(".")[2]
+
+
+@pytest.fixture(autouse=True)
+def no_bucket_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process checks a bucket once; here each test is a process that has checked none."""
+    monkeypatch.setattr("dstl_dagster.orchestration.inject.preflight._checked", set())
 
 
 @pytest.fixture(autouse=True, scope="session")

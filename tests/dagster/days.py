@@ -2,7 +2,8 @@
 
 Each day appends one change of state and writes one file of two components. `body` runs inside the batch
 before that: a test puts a failure there. The plain job fails as long as there is no file where the variable
-`DSTL_DAYS_FAIL_ONCE` says, and makes one. With `DSTL_DAYS_FOLLOW` the sensor is on from the beginning.
+`DSTL_DAYS_FAIL_ONCE` says, and makes one. With `DSTL_DAYS_FOLLOW` the sensor is on from the beginning, and so
+is one that asks for the job `mail` for each day.
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
@@ -20,6 +21,7 @@ from dstl_dagster import (
     JobAssets,
     build_checkpoint_job,
     build_checkpoint_sensor,
+    build_downstream_sensor,
     build_state_asset,
     checkpoint_asset_specs,
 )
@@ -167,14 +169,29 @@ def plain_job() -> dg.JobDefinition:
     )
 
 
+@dg.op
+def send() -> None:
+    """Whatever a job of the user's does."""
+
+
+@dg.job(partitions_def=DAYS)
+def mail() -> None:
+    """Downstream of the days."""
+    send()
+
+
 def sensors() -> list[dg.SensorDefinition]:
-    """Stopped, or on from the beginning."""
-    on = {"default_status": dg.DefaultSensorStatus.RUNNING} if os.environ.get(FOLLOW) else {}
-    return [build_checkpoint_sensor(JOB, minimum_interval_seconds=1, **on)]
+    """Stopped, or both on from the beginning."""
+    if not os.environ.get(FOLLOW):
+        return [build_checkpoint_sensor(JOB, minimum_interval_seconds=1)]
+    on = {"minimum_interval_seconds": 1, "default_status": dg.DefaultSensorStatus.RUNNING}
+    mails = build_downstream_sensor(JOB, mail, partitions_def=DAYS, max_runs_per_tick=4, **on)
+    return [build_checkpoint_sensor(JOB, **on), mails]
 
 
 defs = dg.Definitions(
     assets=[build_state(), *checkpoint_asset_specs(JOB, partitions_def=DAYS)],
+    jobs=[mail] if os.environ.get(FOLLOW) else [],
     sensors=sensors(),
     resources={"changelog": ChangelogStorageResource(uri=dg.EnvVar(URI))},
     executor=dg.in_process_executor,

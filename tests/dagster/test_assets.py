@@ -175,10 +175,13 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
                 cost = checkpoint.manifest.cost
                 assert cost is not None
                 assert metadata["requests"] == cost.total.requests
+                usd = cost.total.usd(reporter.prices)
+                assert metadata["cost micro-USD"] == pytest.approx(1e6 * usd, rel=0.01)
                 details = str(metadata["details"])
                 assert re.findall(r"^step (\w+): ", details, re.MULTILINE) == ["trigger", "persist", "record"]
                 uploads = map(int, re.findall(r" (\d+) uploads?, 0 retries\)", details))
                 assert sum(uploads) == cost.total.uploads > 0
+                assert f"in all {usd:.6f} USD" in details
                 assert "[dstl/days/" in details, "the manifest links to the bucket"
             assert str(metadata["checkpoint"]).startswith("[chk-00000002](")
             tags = event.tags or {}

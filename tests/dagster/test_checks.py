@@ -12,6 +12,7 @@ import pytest
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_checks, checkpoint_asset_specs
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.orchestration.inject import resources
+from dstl_dagster.settings import CostBudget
 from dstl_dagster.storage import ANY, open_store
 from dstl_dagster.testing.fault_schedules import Fault, Request
 from dstl_dagster.testing.fault_store import FaultStore
@@ -32,7 +33,7 @@ def checked(days: Days, *, bound: bool = False, **options: Any) -> dict[str, tup
     result = _run(days, bound=bound, **options)
     assert result.success, days.failure(result)
     found = {each.check_name: each for each in result.get_asset_check_evaluations()}
-    assert sorted(found) == sorted(NAMES)
+    assert sorted(found) == sorted([*NAMES, *(["cost_budget"] if options.get("budget") else [])])
     return {name: (each.passed, str(each.description)) for name, each in found.items()}
 
 
@@ -66,7 +67,7 @@ def test_a_job_in_order_passes(bound: bool, days: Days) -> None:
 
 def test_a_job_without_a_checkpoint_only_warns(days: Days) -> None:
     """Before the first run nothing is wrong: only its age says that nothing is there, once."""
-    result = _run(days)
+    result = _run(days, budget=CostBudget(requests=1))
     found = {each.check_name: each for each in result.get_asset_check_evaluations()}
     assert found["manifest_readable"].description == "the job has no checkpoint yet"
     (warned,) = (each for each in found.values() if not each.passed)
@@ -160,3 +161,35 @@ def test_a_store_that_is_away_is_no_finding(days: Days, monkeypatch: pytest.Monk
     assert not result.get_asset_check_evaluations()
     assert len(days.retries(result)) == 3
     assert UnavailableError.__name__ in str(result.get_step_failure_events()[0].step_failure_data.error)
+
+
+def test_a_budget_holds_each_of_its_limits(days: Days) -> None:
+    """The last checkpoint's requests, bytes and money, against those limits that are set."""
+    days.run("2024-01-01")
+    cost = days.coordinator().get(1).manifest.cost
+    assert cost is not None
+    usd = cost.total.usd(days.coordinator().prices)
+    spent = CostBudget(cost.total.requests, cost.total.bytes_up + cost.total.bytes_down, usd)
+    assert spent.requests
+    assert spent.bytes
+    within, said = checked(days, budget=spent)["cost_budget"]
+    assert within, said
+    assert said.startswith(f"checkpoint 1 cost {spent.requests} requests, ")
+    for budget in (
+        CostBudget(requests=spent.requests - 1),
+        CostBudget(bytes=spent.bytes - 1),
+        CostBudget(usd=0.99 * usd),
+    ):
+        within, said = checked(days, budget=budget)["cost_budget"]
+        assert not within
+        assert "allowed are" in said
+        assert "dstl checkpoints show" in said
+
+
+def test_the_cost_of_an_old_checkpoint_is_unknown(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passes no budget that is set, and says why."""
+    days.run("2024-01-01")
+    monkeypatch.setattr("dstl_dagster.keyed.documents.manifest.CheckpointCost.from_json", lambda _: None)
+    within, said = checked(days, budget=CostBudget(requests=10_000))["cost_budget"]
+    assert not within
+    assert said == "unknown: the requests of checkpoint 1 were not counted"

@@ -15,6 +15,7 @@ import pytest
 import dstl_dagster as dstl
 from dstl_dagster import CheckpointLineageComponent, JobAssets
 from dstl_dagster.components import CheckpointLineageComponent as Found
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.storage import open_store
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ MORE = """\
   owners: ["team:data"]
   kinds: [gcs]
   freshness_hours: 36
+  commit: true
+  budget: {requests: 500, bytes: "10 gb", usd: 0.01}
   partitions_def: {type: daily, start_date: "2024-01-01"}
   retry_policy: {max_retries: 5, delay: 10}
   schedules: {cleanup: 5 * * * *}
@@ -148,7 +151,7 @@ def test_it_makes_everything_of_a_job(days: Days) -> None:
     assets = JobAssets("orders", operators=("totals",))
     made = {assets.state_key, assets.operator_key("totals"), assets.files_key, assets.checkpoints_key}
     assert made <= {spec.key for spec in defs.resolve_all_asset_specs()}
-    assert {"cleanup", "materialize", "verify", "restore", "checks"} == {
+    assert {"commit", "cleanup", "materialize", "verify", "restore", "checks"} == {
         name.removeprefix("orders_") for name in repository.job_names if not name.startswith("__")
     }
     (sensor,) = repository.sensor_defs
@@ -193,6 +196,36 @@ def test_options_reach_the_coordinator(retained: Any, days: Days, tmp_path: Path
     assert defs.resolve_job_def("days_cleanup").execute_in_process(instance=days.instance).success
     coordinator = dstl.ChangelogStorageResource(uri=uri).coordinator("days")
     assert [each.checkpoint_id for each in coordinator.list()] == [3, 4, 5]
+
+
+def test_a_budget_is_checked_only_when_set(days: Days, tmp_path: Path) -> None:
+    """Of the last checkpoint; a misspelled limit is refused by name."""
+    uri = (tmp_path / "store").as_uri()
+    days.code.make_outside(uri, "2024-01-01", files=0)
+    names = {}
+    for budget in ({}, {"requests": 0}):
+        defs = built(job="days", store=uri, budget=budget)
+        checks = dg.AssetSelection.checks(*defs.asset_checks)  # type: ignore[arg-type]
+        with_job = dg.Definitions.merge(
+            defs, dg.Definitions(jobs=[dg.define_asset_job("checks", selection=checks)])
+        )
+        result = with_job.resolve_job_def("checks").execute_in_process(instance=days.instance)
+        names[len(budget)] = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
+    assert "cost_budget" not in names[0]
+    assert names[1]["cost_budget"] is False
+    with pytest.raises(InvalidInputError, match="did you mean requests"):
+        built(job="days", store=uri, budget={"request": 1})
+
+
+def test_step_6_is_left_to_dagster_only_when_asked(days: Days, tmp_path: Path) -> None:
+    """With `commit` the sensor requests runs of the commit job; without it, never."""
+    uri = (tmp_path / "store").as_uri()
+    days.code.make_outside(uri, "2024-01-01", until="completed")
+    for commit in (False, True):
+        defs = built(job="days", store=uri, commit=commit)
+        with dg.build_sensor_context(instance=days.instance) as context:
+            result = defs.resolve_sensor_def("days_checkpoints")(context)
+        assert len(result.run_requests) == commit
 
 
 def test_the_library_is_registered() -> None:

@@ -21,6 +21,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.components import CheckpointedAssetComponent, CheckpointLineageComponent
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.yaml.component_fields import (
+    DownstreamFields,
     PartitionsFields,
     RetryFields,
     TtlFields,
@@ -62,6 +63,7 @@ FIELDS: dict[Any, dict[str, str]] = {
         "name": OWN_NAME,
         "changelog": OWN_STORE,
         "clock": TEST_CLOCK,
+        "commit_job": "commit",
         **{
             name: name
             for name in (
@@ -79,10 +81,22 @@ FIELDS: dict[Any, dict[str, str]] = {
         "minimum_interval_seconds": "minimum_interval_seconds",
         "default_status": "default_status",
     },
+    dstl.build_downstream_sensor: {
+        "job": "job",
+        "downstream": "downstream.job",
+        "partitions_def": "downstream.partitions",
+        "run_config": "downstream.run_config",
+        "name": "downstream.name",
+        "changelog": OWN_STORE,
+        "max_runs_per_tick": "downstream.max_runs_per_tick",
+        "minimum_interval_seconds": "minimum_interval_seconds",
+        "default_status": "default_status",
+    },
     dstl.build_checkpoint_checks: {
         "job": "job",
         "orphan_budget_bytes": "orphan_budget",
         "max_age": "freshness_hours",
+        "budget": "budget",
         "data": "data",
         "partitions_def": "partitions_def",
         "changelog": OWN_STORE,
@@ -141,6 +155,7 @@ def test_each_argument_is_a_field_or_is_left_out_for_a_reason(
 ) -> None:
     """A new argument of a builder fails here until somebody decides what YAML users get of it."""
     known = set(component.model_fields)
+    known |= {f"downstream.{name}" for name in DownstreamFields.model_fields}
     known |= {f"ttl.{name}" for name in TtlFields.model_fields}
     for builder, named in fields.items():
         assert set(inspect.signature(builder).parameters) == set(named), builder
@@ -161,10 +176,19 @@ def test_each_builder_is_in_a_component_or_is_left_out_for_a_reason() -> None:
 
 
 def built(component: type[CheckpointLineageComponent], **fields: Any) -> dg.RepositoryDefinition:
-    """What a component makes, beside a resource of the user's."""
+    """What a component makes, beside a job of the user's."""
+
+    @dg.op
+    def send() -> None:
+        """Nothing."""
+
+    @dg.job
+    def mail() -> None:
+        send()
+
     component_defs = component(job="orders", store="file:///not/there", **fields).build_defs(None)  # type: ignore[arg-type] # it asks nothing of it
     resources = {"spark": dstl.SparkSessionResource()}
-    mine = dg.Definitions(resources=resources)
+    mine = dg.Definitions(jobs=[mail], resources=resources)
     return dg.Definitions.merge(component_defs, mine).get_repository_def()
 
 
@@ -181,6 +205,7 @@ def test_the_fields_arrive() -> None:
         default_status="RUNNING",
         minimum_interval_seconds=7,
         abort=True,
+        downstream=[{"job": "mail", "name": "mails"}],
         schedules={"cleanup": "5 * * * *"},
         retry_policy={"max_retries": 9, "delay": 2, "backoff": "LINEAR"},
     )
@@ -194,12 +219,13 @@ def test_the_fields_arrive() -> None:
         "orders_checkpoints",
         "orders_abort_canceled",
         "orders_abort_failed",
+        "mails",
     }
     for sensor in repository.sensor_defs:
         assert (sensor.default_status.value, sensor.minimum_interval_seconds) == ("RUNNING", 7)
     crons = {each.name: each.cron_schedule for each in repository.schedule_defs}
     assert (crons["orders_cleanup_schedule"], crons["orders_checks_schedule"]) == ("5 * * * *", "53 * * * *")
-    for name in ("cleanup", "materialize", "verify", "restore"):
+    for name in ("commit", "cleanup", "materialize", "verify", "restore"):
         for node in repository.get_job(f"orders_{name}").nodes:
             assert node.definition.retry_policy == dg.RetryPolicy(9, 2, dg.Backoff.LINEAR), name
 
@@ -274,6 +300,8 @@ function: shop.orders:kept
 keys: [customer]
 ttl: {column: seen, ttl: 30 d}
 partitions_def: {type: static, partition_keys: [1, de]}
+downstream:
+  - {job: mail, partitions: batch}
 retry_policy: {max_retries: 1}
 schedules: {verify: 0 5 * * *}
 tags: {tier: 1}
@@ -290,6 +318,7 @@ patience: 10 min
         PartitionsFields,
         RetryFields,
         TtlFields,
+        DownstreamFields,
         dstl.ChangelogStorageResource,
         dstl.RecoverableWriterResource,
         dstl.SparkSessionResource,
@@ -308,6 +337,7 @@ def test_fields_of_fields_are_read_from_yaml() -> None:
     assert read.partitions_def.definition() == dg.StaticPartitionsDefinition(["1", "de"])
     assert read.ttl is not None
     assert read.ttl.config() == StateTtlConfig.event_time("seen", "30 d")
+    assert [(each.job, each.partitions) for each in read.downstream] == [("mail", "batch")]
     assert (read.retry_policy.max_retries, read.schedules) == (1, {"verify": "0 5 * * *"})  # type: ignore[union-attr]
     with pytest.raises(Exception, match="partition_def"):
         CheckpointedAssetComponent.resolve_from_yaml(YAML.replace("partitions_def", "partition_def"))
@@ -370,6 +400,7 @@ def test_a_ttl_in_yaml_is_one_of_python() -> None:
         ({"partitions_def": {"type": "daily"}}, "daily partitions need a start_date"),
         ({"partitions_def": {"type": "yearly"}}, "type is one of hourly, .* not 'yearly'"),
         ({"partitions_def": "daily"}, "'daily' is neither module:name nor fields"),
+        ({"downstream": [{"job": "mail", "partitions": "day"}]}, "checkpoint or batch, not 'day'"),
         ({"retry_policy": {"max_retries": 1, "delay": 1, "jitter": "some"}}, "retry_policy: 'some' is not"),
         ({"retry_policy": {"max_retries": 1, "jitter": "FULL"}}, "retry_policy: "),
         ({"partitions_def": {"type": "static"}}, "static partitions have partition_keys"),
@@ -377,6 +408,8 @@ def test_a_ttl_in_yaml_is_one_of_python() -> None:
         ({"partitions_def": {**DAILY, "day_offset": 1}}, "daily partitions .* not start_date, day_offset"),
         ({"partitions_def": "json:JSONDecoder"}, "partitions_def: .* name a PartitionsDefinition"),
         ({"partitions_def": "nowhere:DAYS"}, "partitions_def: .* write module:name"),
+        ({"downstream": [{"job": "mail", "partitions": "batch"}]}, "mail: .* need the field partitions_def"),
+        ({"downstream": [{"job": "mail", "run_config": "nowhere:f"}]}, "run_config: .* write module:name"),
         ({"patience": "soon"}, "patience: "),
         ({"orphan_budget": "much"}, "orphan_budget: "),
         ({"schedules": {"clean": "5 * * * *"}}, "schedules"),
@@ -509,7 +542,7 @@ def test_a_scaffold_without_its_job_is_refused(component: type[dg.Component]) ->
         ("", "  max_parallelism: many", 9, "max_parallelism: 'many' is not a whole number of 1 or more"),
         ("", "  max_parallelism: 99999", 9, "max_parallelism: .*1..32768"),
         ("", "  freshness_hours: .inf", 9, "freshness_hours: inf is not a number"),
-        ("", "  abort: maybe", 9, "abort: 'maybe' cannot be used. Write true or false"),
+        ("", "  commit: maybe", 9, "commit: 'maybe' cannot be used. Write true or false"),
         ("", "  default_status: running", 9, "default_status: 'running' .* STOPPED or RUNNING"),
         ("", "  schedules: {cleanup: soon}", 9, "schedules: .*'soon'"),
         ("", "  owners: data", 9, "owners: 'data' .*team:data"),
@@ -524,6 +557,7 @@ def test_a_scaffold_without_its_job_is_refused(component: type[dg.Component]) ->
         ("", "  ttl: {column: gone, ttl: 30 d}", 9, "ttl: .*'gone' is not a column"),
         ("", "  ttl: {column: n, ttl: 30 d}", 9, "ttl: .*'n' is int32"),
         ("", "  options: {num-retained: 3}", 9, "options: num-retained is not an option"),
+        ("", "  budget: {request: 3}", 9, "budget: .*did you mean requests"),
         ("", "  partitions_def: {type: daily, start_date: soon}", 9, "partitions_def: .* such as 2024-01-01"),
         ("", "  keys: [n]", 9, "keys stands twice"),
         ("", "  delete: '\"new.n'", 9, "delete: rows: .* is no whole expression"),

@@ -76,6 +76,6 @@ def test_the_first_day_is_corrected_by_beginning_anew(days: Days) -> None:
         assert days.run(day).success
     result = correct(days, WEEK[0])
     assert result.success, days.failure(result)
-    assert f"correct: days begins anew; 2 partitions: {WEEK[0]}, {WEEK[1]}" in days.logged(result)
+    assert f"correct: 2 batches run again: {WEEK[0]}, {WEEK[1]}" in days.logged(result)
     assert failed_partitions(days, "state") == set()
     assert days.shown_checkpoints() == ["chk-00000003", "chk-00000004"]

@@ -1,4 +1,6 @@
-"""A real daemon: a backfill runs days in order; a killed daemon reports each checkpoint once."""
+"""A real daemon: a backfill runs days in order; a killed daemon reports each checkpoint once, and asks once
+for a user's job for each.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +49,13 @@ mutation Launch($params: LaunchBackfillParams!) {
     ... on PythonError { message }
   }
 }
+"""
+# The user's job is another test's: here it is noted, and no process is started for it.
+NOTED = """\
+run_launcher:
+  module: tests.dagster.noted_launches
+  class: NotedLaunches
+  config: {{folder: {folder}, hold_at: 3}}
 """
 PATIENCE_SECONDS = 300.0
 POLL_SECONDS = 0.05
@@ -164,33 +173,63 @@ def test_a_backfill_runs_days_in_order(home: Path, daemon: Daemon) -> None:
 @pytest.mark.dagster
 @pytest.mark.kill
 @pytest.mark.timeout(600)
-def test_a_daemon_killed_twice_reports_once(
+def test_a_daemon_killed_twice_reports_and_asks_once(
     home: Path, monkeypatch: pytest.MonkeyPatch, days_code: ModuleType
 ) -> None:
-    """Killed while it writes what a tick reported, and started again: each checkpoint is reported once, in
-    order.
+    """Killed while it writes what a tick reported, and between a run that a sensor asked for and the sensor's
+    cursor; started again each time: each checkpoint is reported and each day's run asked for once, in order.
     """
+    with (home / "dagster.yaml").open("a") as settings:
+        settings.write(NOTED.format(folder=home))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("DSTL_DAYS_FOLLOW", "1")
+    days = {6 * number: f"2024-01-{number:02}" for number in range(1, CHECKPOINTS // 6 + 1)}
     for number in range(1, CHECKPOINTS + 1):
-        days_code.make_outside(os.environ["DSTL_DAYS_URI"], str(number), files=0, options=KEEP_ALL)
-    daemon = Daemon(home)
+        place = days.get(number, str(number))
+        days_code.make_outside(os.environ["DSTL_DAYS_URI"], place, files=0, options=KEEP_ALL)
+    daemon, held = Daemon(home), home / "held"
 
     def live_until(happened: Callable[[], bool], what: str) -> None:
-        """One life of the daemon, which is killed."""
+        """One life of the daemon, which is killed. It ends earlier if a launch is held."""
         daemon.start()
         try:
-            daemon.wait_for(happened, what)
+            daemon.wait_for(lambda: held.exists() or happened(), what)
         finally:
             daemon.kill()
+        if held.exists():
+            held.rename(home / "was_held")
 
     with dg.DagsterInstance.get() as instance:
         live_until(lambda: _last_reported(instance) >= CHECKPOINTS // 4, "too few were reported")
         assert len(_reported(instance)) < CHECKPOINTS, "killed too late to show anything"
-        live_until(lambda: _last_reported(instance) >= CHECKPOINTS // 2, "too few were reported")
-        live_until(lambda: len(_shown(instance)) == CHECKPOINTS, "not all were reported")
+
+        def is_done() -> bool:
+            return len(_shown(instance)) == CHECKPOINTS and _has_nothing_to_ask(instance)
+
+        while not (home / "was_held").exists() or not is_done():
+            live_until(is_done, "not all were reported and asked for")
         expected = [f"chk-{number:08}" for number in range(1, CHECKPOINTS + 1)]
         assert _reported(instance) == expected
         assert _shown(instance) == expected
+        assert _asked(home) == [f"{number} {day}" for number, day in days.items()]
+        assert instance.get_runs_count(dg.RunsFilter(job_name="mail")) == len(days)
+
+
+def _has_nothing_to_ask(instance: dg.DagsterInstance) -> bool:
+    """The last tick of the sensor that asks for `mail` was skipped, with its cursor at the end."""
+    states = [each for each in instance.all_instigator_state() if each.name == "mail_after_days"]
+    ticks = [
+        tick
+        for each in states
+        for tick in instance.get_ticks(each.instigator_origin_id, each.selector_id, limit=1)
+    ]
+    return bool(ticks) and "nothing new" in str(ticks[0].skip_reason)
+
+
+def _asked(home: Path) -> list[str]:
+    """The checkpoint and the day of each run that was launched, in order."""
+    launched = home / "launched"
+    return launched.read_text().splitlines() if launched.exists() else []
 
 
 def _reported(instance: dg.DagsterInstance) -> list[str | None]:

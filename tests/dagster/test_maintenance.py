@@ -22,7 +22,7 @@ from dstl_dagster.orchestration.operate.maintenance import Work
 from dstl_dagster.storage import ANY
 
 if TYPE_CHECKING:
-    from tests.dagster.conftest import Daemon, Days
+    from tests.dagster.conftest import Days
 
 pytestmark = pytest.mark.dagster
 
@@ -217,21 +217,6 @@ def test_a_clean_up_counts_all_that_it_deleted(days: Days, monkeypatch: pytest.M
     assert "54,321 objects (1 MiB) deleted" in days.logged(run_job(days, "cleanup"))
 
 
-def test_a_clean_up_publishes_what_was_left(days: Days, daemon: Daemon) -> None:
-    """A process died after step 5, or left step 6 to Dagster: the sensor reports the files, once."""
-    days.code.make_outside(days.uri, "2024-01-01", until="completed")
-    daemon.tick()
-    assert days.events("files") == []
-    result = run_job(days, "cleanup")
-    assert result.success, days.failure(result)
-    assert "published what was left of checkpoint 1" in days.logged(result)
-    assert days.store.get("out/2024-01-01/0.txt") == b"first line\nsecond line\n"
-    for _ in range(2):
-        daemon.tick()
-    assert [event.partition for event in days.events("files")] == ["2024-01-01"]
-    assert days.kinds() == ["opened", "completed", "committed"]
-
-
 # ---- folding ----
 
 
@@ -341,7 +326,7 @@ def test_schedules_ship_stopped(days: Days) -> None:
 def test_all_of_them_load_beside_the_job(days: Days) -> None:
     """Names do not clash, even with another job's; restore has the checkpoints as partitions."""
     other, assets = JobAssets("nights"), days.code.JOB
-    works: tuple[Work, ...] = ("cleanup", "materialize", "verify", "restore")
+    works: tuple[Work, ...] = ("cleanup", "materialize", "verify", "restore", "commit")
     update = days.code.build_update(source=None)
     defs = dg.Definitions(
         assets=[build_state_asset(assets, update), build_state_asset(other, update)],

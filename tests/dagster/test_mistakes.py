@@ -33,7 +33,7 @@ def update() -> dict[str, Any]:
         ),
         (lambda: dstl.build_checkpoint_job("job", print), "decorate .* with @dg.op"),
         (lambda: dstl.build_maintenance("orders", "restore", name="a b"), "such as 'a_b'"),
-        (lambda: dstl.build_maintenance("orders", "verify", name="a.b"), "such as 'a_b'"),
+        (lambda: dstl.build_maintenance("orders", "commit", name="a.b"), "such as 'a_b'"),
         (lambda: dstl.build_maintenance("orders", "tidy"), "it is cleanup, materialize, verify, checks,"),  # type: ignore[call-overload]
         (lambda: dstl.build_maintenance("orders", "correct"), "`day_job` is the job that `correct`"),
         (lambda: dstl.build_maintenance("orders", "restore", when="@daily"), "leave `when` out"),

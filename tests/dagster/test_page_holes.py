@@ -182,6 +182,21 @@ def test_a_blocked_file_takes_no_day_of_the_state(days: Days, monkeypatch: pytes
 # ---- a host that died ----
 
 
+def test_a_commit_run_on_a_dead_host_is_replaced(days: Days, daemon_of: DaemonOf) -> None:
+    """It stays `started` for ever: the tick says that it waits, and after its patience asks again."""
+    clock = LaterClock()
+    daemon = daemon_of(commit=True, options={"clock": clock, "patience": timedelta(minutes=30)})
+    days.code.make_outside(days.uri, FIRST, until="completed")
+    daemon.tick()
+    said = daemon.tick() or ""
+    assert "waiting for step 6 of checkpoint 1: run" in said
+    assert "(STARTED)" in said
+    assert len(daemon.runs) == 1
+    clock.later = timedelta(minutes=31)
+    daemon.tick()
+    assert [key.rpartition("/")[2] for key, _ in daemon.runs] == ["1", "2"]
+
+
 def test_a_run_on_a_dead_host_is_not_waited_for_for_ever(days: Days, daemon_of: DaemonOf) -> None:
     """The owner of a checkpoint never reports it: after the patience of the sensor, it does."""
     clock = LaterClock()

@@ -121,6 +121,7 @@ def test_a_killed_tick_reports_once(
 ) -> None:
     """Killed between any two effects, again and again: each checkpoint once, in order, with its files."""
     rng = random.Random(seed)
+    daemon.commit = rng.random() < 0.5
     monkeypatch.setattr(tick, "MOST_CHECKPOINTS", rng.randint(1, 4))
     made = 0
     for _ in range(rng.randint(2, 5)):
@@ -132,11 +133,16 @@ def test_a_killed_tick_reports_once(
             daemon.cursor = None
         if rng.random() < 0.2:
             daemon.name = f"renamed_{rng.randrange(1000)}"
+    if daemon.commit:
+        made += 1
+        days.code.make_outside(days.uri, f"2024-01-{made:02}", until="completed")
+        daemon.tick(rng)
     while "reported" in (daemon.tick() or ""):
         pass
     assert reported(days) == [f"chk-{number:08}" for number in range(1, made + 1)]
-    assert len(set(reported(days, "files"))) == len(reported(days, "files")) == made
+    assert len(set(reported(days, "files"))) == len(reported(days, "files")) == made - daemon.commit
     assert days.shown_checkpoints() == [f"chk-{number:08}" for number in range(max(1, made - 9), made + 1)]
+    assert [checkpoint for _, checkpoint in daemon.runs] == ([made] if daemon.commit else [])
 
 
 def test_a_cleared_cursor_doubles_nothing(days: Days, daemon: Daemon) -> None:

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.metrics import Measurement
+from dstl_dagster.metrics import fan_out
 from dstl_dagster.storage import ABSENT, MemoryObjectStore, open_store
 from dstl_dagster.testing.fault_schedules import Fault, NoFaults, Request
 from dstl_dagster.testing.fault_store import FaultStore
@@ -33,26 +32,6 @@ def test_every_metric_is_described() -> None:
     assert [name for name in sorted(names) if f"`{name}`" not in PAGE] == []
 
 
-class Both:
-    """Feeds two hooks."""
-
-    def __init__(self, *hooks: Any) -> None:
-        self._hooks = hooks
-
-    def record(self, measurement: Measurement) -> None:
-        for hook in self._hooks:
-            hook.record(measurement)
-
-    def register_gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
-        ends = [hook.register_gauge(name, read) for hook in self._hooks]
-
-        def end() -> None:
-            for each in ends:
-                each()
-
-        return end
-
-
 def test_the_hooks_feed_prometheus_and_opentelemetry(tmp_path: Path) -> None:
     """One upload is counted, measured and gauged by both, with the libraries themselves."""
     if not os.environ.get("CI"):
@@ -68,7 +47,7 @@ def test_the_hooks_feed_prometheus_and_opentelemetry(tmp_path: Path) -> None:
     for language, block, _ in blocks(ROOT / "docs" / "operations" / "watch.md"):
         if language == "python":
             exec(compile(block, "watch.md", "exec", dont_inherit=True), names)
-    metrics = Both(names["PrometheusMetrics"](), names["OpenTelemetryMetrics"]())
+    metrics = fan_out([names["PrometheusMetrics"](), names["OpenTelemetryMetrics"]()])
     with (
         FsStateChangelogStorage("flights", open_store(tmp_path.as_uri()), metrics=metrics) as storage,
         storage.create_writer("delays", KeyGroupRange.of(0, 127)) as writer,

@@ -66,7 +66,7 @@ def test_every_key_is_listed_with_its_default() -> None:
     """Once, and the default means what a job has that is not configured."""
     rows = dict(re.findall(r"^\| `([a-z.-]+)` \| ([^|]*?) ?\|", PAGE, re.MULTILINE)[::-1])
     job = JobOptions()
-    parts = (job.checkpoint, job.changelog, job.files)
+    parts = (job.checkpoint, job.checkpoint.prices, job.changelog, job.files)
     for option in (each for table in _TABLES for each in table.options if each.key not in _NO_JOBS):
         assert option.key.startswith(_PREFIXES)
         known = [vars(part)[option.attribute] for part in parts if option.attribute in vars(part)]

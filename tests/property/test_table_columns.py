@@ -91,7 +91,7 @@ class Renaming:
         if parent is not None:
             before = KeyedState.of(self.coordinator.store, parent.manifest, "op")
             assert before is not None
-            own = changes.applied_to(before.schema).evolved_to(own)
+            own = changes.applied_to(before.schema, strict=True).evolved_to(own)
         table = pa.table([pa.array([row[n] for row in rows], self.kinds[n]) for n in columns], schema=shown)
         report = write_rows(
             table,

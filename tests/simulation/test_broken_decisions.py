@@ -63,11 +63,14 @@ def _decide_once(kind: type) -> Callable[..., Any]:
         *,
         request_id: uuid.UUID | None = None,
         from_seen: bool = False,
+        note: Any = None,
     ) -> Any:
         view = self.seen() if from_seen else self.tail()
         record = None if request_id is not None and view.answer(request_id) is not None else rule(view)
         if not isinstance(record, kind):
-            return original(self, lambda view: rule(view), request_id=request_id, from_seen=from_seen)
+            return original(
+                self, lambda view: rule(view), request_id=request_id, from_seen=from_seen, note=note
+            )
         record = dataclasses.replace(record, decision_id=request_id or self._new_id())
         while True:
             try:

@@ -13,6 +13,7 @@ from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.dataframes.files import _header
 from dstl_dagster.spark.dataframes.merge import _Merge
 from dstl_dagster.spark.dataframes.state import plan_write
+from dstl_dagster.state import ColumnChanges
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -45,7 +46,7 @@ def rows_of(spark: SparkSession, columns: int) -> DataFrame:
 def merge_plan(batch: Batch, rows: DataFrame, columns: int) -> DataFrame:
     names = [f"v{each}" for each in range(columns)]
     schema = ", ".join(f"{name} BIGINT" for name in ("id", *names))
-    plan = _Merge(rows, batch, JobOptions(), "op", ["id"], schema, None, None)
+    plan = _Merge(rows, batch, JobOptions(), "op", ["id"], schema, None, ColumnChanges.of((), None), None)
     update = plan.known_columns({name: f"coalesce(old.{name}, 0) + new.{name}" for name in names})
     return plan.merged(plan.looked_up(2), update, "new.v0 < 0")
 
@@ -71,7 +72,7 @@ def test_a_write_of_more_columns_takes_few_more_calls(
     batch = Batch.open(job.coordinator)
 
     def plan(rows: DataFrame) -> object:
-        return plan_write(rows, batch, "op", ["id"], None, 2, None, None)
+        return plan_write(rows, batch, "op", ["id"], None, 2, None, ColumnChanges.of((), None), None)
 
     few, many = (
         calls_of(spark, monkeypatch, lambda rows=rows: plan(rows))

@@ -157,6 +157,19 @@ def test_a_state_without_rows_has_its_columns(job: Job) -> None:
     assert rows(read(job, at=1)) == []
 
 
+def test_the_checkpoints_as_a_table(three: Job) -> None:
+    """What the coordinator lists, as rows for SQL."""
+    three.coordinator.savepoint(2, "kept")
+    table = read(three, table="checkpoints", operator=None)
+    found = [(row.checkpoint_id, row.parent, row.savepoints, row.changed_rows) for row in table.collect()]
+    assert found == [(1, None, [], 10), (2, 1, ["kept"], 10), (3, 2, [], 1)]
+    first = table.first()
+    assert first is not None
+    assert first.completed_at is not None
+    assert first.operators == ["op"]
+    assert first.user_metadata is None
+
+
 def test_a_read_keeps_its_checkpoint_while_the_next_one_is_written(three: Job) -> None:
     """Made on checkpoint 3; an open attempt's changes, and then checkpoint 4, do not show in it."""
     before = read(three)

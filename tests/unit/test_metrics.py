@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import pytest
 
 from dstl_dagster.metrics import (
     NO_METRICS,
-    GuardedMetrics,
     InMemoryMetrics,
+    LoggingMetrics,
     Measurement,
     MeasurementKind,
+    fan_out,
 )
 
 COUNT = Measurement("uploads", MeasurementKind.COUNTER, 2)
+SIZE = Measurement("sizes", MeasurementKind.HISTOGRAM, 5)
 
 
 class Broken:
@@ -42,12 +45,24 @@ def test_memory_adds_counters_and_keeps_a_window() -> None:
     assert metrics.gauge("queue") is None
 
 
+def test_the_logging_adapter_writes_fields(caplog: pytest.LogCaptureFixture) -> None:
+    """A constant message, with name and value as fields of the record."""
+    with caplog.at_level(logging.DEBUG):
+        metrics = LoggingMetrics()
+        metrics.record(SIZE)
+        metrics.register_gauge("queue", lambda: 3)()
+    assert [(record.metric, record.value) for record in caplog.records] == [("sizes", 5), ("queue", 3)]  # type: ignore[attr-defined]  # fields of ours
+
+
 def test_a_hook_that_raises_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """The failure is logged."""
-    hook = GuardedMetrics(Broken())
+    """The others are still fed, and the failure is logged."""
+    metrics = InMemoryMetrics()
+    hook = fan_out([Broken(), None, metrics])
     hook.record(COUNT)
-    hook.register_gauge("queue", lambda: 1)()
-    assert caplog.text.count("a metrics hook failed") == 2
+    end = hook.register_gauge("queue", lambda: 1)
+    assert (metrics.counter("uploads"), metrics.gauge("queue")) == (2, 1)
+    end()
+    assert "a metrics hook failed" in caplog.text
     NO_METRICS.record(COUNT)
     NO_METRICS.register_gauge("queue", lambda: 1)()
 

@@ -31,7 +31,7 @@ from dstl_dagster.recoverable import (
     delete_copied,
     discard_file,
 )
-from dstl_dagster.storage import Generation, ObjectStore, RunningCost
+from dstl_dagster.storage import Generation, ObjectStore, RunningCost, cost_note
 from dstl_dagster.timeline import Attempt, BlockedFile, Committed, Resolution, Resolved, decisions
 
 log = logging.getLogger(__name__)
@@ -105,6 +105,7 @@ def publish(
             resolved_slot=max((each.slot for each in resolutions), default=0),
         ),
         from_seen=True,
+        note=lambda: cost_note(cost.so_far()),
     )
     log.info("step 6 compose-commit: checkpoint %d of job %s", checkpoint_id, job.name)
     log.info("step 6 compose-commit: %s", cost.in_words())

@@ -7,12 +7,12 @@ Owns what the `completed` record says of the manifest. Does not own whether it m
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.keyed import FileReport, Manifest
 from dstl_dagster.recoverable import recoverable_hash
-from dstl_dagster.storage import Origin
+from dstl_dagster.storage import Origin, cost_note
 from dstl_dagster.timeline import Attempt, BatchKey, Completed, FinalFile, TimelineView, decisions
 
 log = logging.getLogger(__name__)
@@ -44,9 +44,12 @@ def confirm(
             applied=applied,
         )
 
-    if job.timeline.decide(complete, from_seen=True) is None:
+    def note() -> Mapping[str, str]:
+        return cost_note(cost.so_far())
+
+    if job.timeline.decide(complete, from_seen=True, note=note) is None:
         # It was complete when last seen: a restore may have abandoned it since.
-        job.timeline.decide(complete)
+        job.timeline.decide(complete, note=note)
     said = cost.in_words()
     log.info("step 5 confirm: checkpoint %d of job %s is complete, %s", attempt.checkpoint_id, job.name, said)
     return job.checkpoint(job.timeline.seen(), attempt.checkpoint_id, manifest)

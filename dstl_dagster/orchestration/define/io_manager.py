@@ -103,7 +103,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             checkpoint = self._complete(context, coordinator, target, obj)
         said = {
             "checkpoint": JobAssets.partition_key(checkpoint.checkpoint_id),
-            **state_metadata(checkpoint),
+            **state_metadata(checkpoint, coordinator.prices),
             **shown_metadata(coordinator, checkpoint),
         }
         context.add_output_metadata(said)

@@ -34,6 +34,7 @@ from dstl_dagster.orchestration.inject.opening import (
     step_key,
 )
 from dstl_dagster.orchestration.inject.pipes_batch import PipesBatch, open_pipes_batch
+from dstl_dagster.orchestration.inject.preflight import log_bucket_findings
 from dstl_dagster.orchestration.inject.repeated_run import log_repeated
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
@@ -84,6 +85,16 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         description="dagster-gcp's `GCSResource`, or any object with `get_client()`, for credentials of the "
         "control plane. Without it, and always in Spark's executors, those that Google's libraries find.",
     )
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Log a warning for bucket settings that would break guarantees or cost money."""
+        try:
+            scratch = self.job_options().files.writer_temporary_bucket_name
+        except InvalidInputError:
+            return  # the op that uses the options names the wrong one, and fails for good
+        log_bucket_findings(
+            context.log, self.uri, *([f"gs://{scratch}"] if scratch else []), open_bucket=self._open
+        )
 
     def get_resource_definition(self) -> Any:
         """Dagster asks for it while definitions load, so that a slip there fails no run."""
@@ -306,6 +317,10 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
         default=None,  # type: ignore[arg-type] # as above
         description="As for `ChangelogStorageResource`, of the writers made here: give both the same one.",
     )
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Log a warning for bucket settings that would break guarantees or cost money."""
+        log_bucket_findings(context.log, self.uri, open_bucket=self._open)
 
     def get_resource_definition(self) -> Any:
         """As of `ChangelogStorageResource`."""

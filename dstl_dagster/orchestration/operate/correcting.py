@@ -15,7 +15,7 @@ from collections.abc import Callable
 import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.jobs import Correction, correct, plan_correction
+from dstl_dagster.jobs import correct, plan_correction
 from dstl_dagster.orchestration.operate.restoring import report_restore
 from dstl_dagster.orchestration.owners import root_run_id
 from dstl_dagster.orchestration.partitions import partition_of
@@ -30,7 +30,8 @@ def correct_partition(step: Step, day_job: Callable[[], dg.JobDefinition]) -> No
     if partition is None:
         raise InvalidInputError("no partition chosen: launch this job for the partition to correct")
     plan = plan_correction(coordinator, partition)
-    _log_plan(context, plan)
+    for line in plan.in_words():
+        context.log.info(f"correct: {line}")
     definition = day_job()
     # The same for every try of this run and its re-executions: a late one must not undo what ran since.
     request_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{root_run_id(context.run)}/correct/{partition}")
@@ -65,17 +66,3 @@ def correct_partition(step: Step, day_job: Callable[[], dg.JobDefinition]) -> No
     context.add_output_metadata(
         {"partitions": len(plan.batches), "first": partition, "last": plan.batches[-1]}
     )
-
-
-def _log_plan(context: dg.OpExecutionContext, plan: Correction) -> None:
-    before = f"goes back to checkpoint {plan.restore_to}" if plan.restore_to else "begins anew"
-    if plan.restore_to is None:
-        before = "is before it already"
-    context.log.info(
-        f"correct: {plan.job} {before}; {len(plan.batches)} partitions: {', '.join(plan.batches)}"
-    )
-    if plan.not_batches:
-        context.log.warning(
-            f"correct: no batch made the checkpoints {', '.join(map(str, plan.not_batches))}: if they "
-            "changed columns, change them again"
-        )

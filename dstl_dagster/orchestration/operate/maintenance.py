@@ -1,7 +1,7 @@
-"""The one builder of what a person or a schedule runs between batches.
+"""The one builder of what a person, a schedule or the checkpoint sensor runs between batches.
 
 Owns the Dagster job of one op, its schedule, which ships stopped, and the ops that clone and swap. Does not
-own what the others do: `steps`, `restoring`, `correcting`, `watch.checks`.
+own what the others do: `steps`, `restoring`, `correcting`, `commit`, `watch.checks`.
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
@@ -19,6 +19,7 @@ from dstl_dagster.jobs import clone_job, swap_job
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import JobAssets, dagster_name
+from dstl_dagster.orchestration.operate.commit import CommitConfig, commit
 from dstl_dagster.orchestration.operate.correcting import correct_partition
 from dstl_dagster.orchestration.operate.restoring import RestoreConfig, restore
 from dstl_dagster.orchestration.owners import owner_of
@@ -27,7 +28,6 @@ from dstl_dagster.orchestration.report.steps import (
     Step,
     clean_up,
     materialize,
-    publish_uncommitted,
     report_checkpoint,
     report_checks,
     verify,
@@ -36,10 +36,11 @@ from dstl_dagster.orchestration.tags import TAG_JOB, TAG_STEP
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.timeline import AsOf
 
-Work = Literal["cleanup", "materialize", "verify", "checks", "restore", "correct", "clone", "swap"]
+Work = Literal["cleanup", "materialize", "verify", "checks", "restore", "correct", "clone", "swap", "commit"]
 
 _SCHEDULED: Final = ("cleanup", "materialize", "verify", "checks")
 _OF_PARTITIONS: Final = ("restore", "correct")
+_LAUNCHED: Final = (*_OF_PARTITIONS, "clone", "swap")
 
 
 class CleanUpConfig(dg.Config):
@@ -107,9 +108,8 @@ def build_maintenance(
 ) -> dg.JobDefinition | dg.ScheduleDefinition:
     """The Dagster job `<job>_<work>`, or with `when` its schedule, which brings the job along.
 
-    * `cleanup`: step 7 by itself, for a job that nothing else cleans up after, once step 6 is done of what a
-      dead process, or a job outside Dagster, left of it. With the config `preview: true` the run shows the
-      checkpoints and objects that would go, and changes nothing.
+    * `cleanup`: step 7 by itself, for a job that nothing else cleans up after. With the config
+      `preview: true` the run shows the checkpoints and objects that would go, and changes nothing.
     * `materialize`: merges the changelog into a base where that is due, as a checkpoint of its own. Refused
       while a batch of the job is open: run it between batches.
     * `verify`: reads back everything that the last checkpoint references; fails naming each damaged object.
@@ -125,9 +125,12 @@ def build_maintenance(
       on there.
     * `clone`: begins the job that the config names with the state of a checkpoint, to recompute beside this
       one. `swap`: continues this job from the state of the clone that the config names, in one checkpoint.
+    * `commit`: steps 6 and 7 of a checkpoint, for a job outside Dagster that leaves them to it: give it to
+      `build_checkpoint_sensor`, which launches it with a config (`commit_run_config`), and reports the files.
 
     Args:
-        when: a cron expression, in UTC; the schedule ships stopped. Works that a person launches take none.
+        when: a cron expression, in UTC; the schedule ships stopped. those that a person launches, and
+            `commit`, take none.
         name: of the job; by default `<job>_<work>`.
         changelog: where the job lives; without it, the resource named `changelog`. `checks` have their own.
         partitions_def: of the job's state and files, for `restore`: the check that names the partitions to
@@ -145,7 +148,8 @@ def build_maintenance(
         raise InvalidInputError(f"{work!r} is no maintenance: it is {', '.join(works)}")
     job_name = dagster_name(name or f"{assets.group_name}_{work}", "name")
     if when is not None and work not in _SCHEDULED:
-        raise InvalidInputError(f"a person launches {work}: leave `when` out")
+        by = "a person launches" if work in _LAUNCHED else "the checkpoint sensor launches"
+        raise InvalidInputError(f"{by} {work}: leave `when` out")
     if (day_job is not None) != (work == "correct"):
         raise InvalidInputError("`day_job` is the job that `correct`, and nothing else, runs for a partition")
     if partitions_def is not None and work not in _OF_PARTITIONS:
@@ -167,7 +171,7 @@ def build_cleanup_job(
     changelog: ChangelogStorageResource | None = None,
     retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
 ) -> dg.JobDefinition:
-    """`build_maintenance(job, "cleanup")`."""
+    """`build_maintenance(job, "cleanup")`: step 7 by itself."""
     return build_maintenance(job, "cleanup", name=name, changelog=changelog, retry_policy=retry_policy)
 
 
@@ -187,12 +191,15 @@ def _op(
     match work:
         case "cleanup":
             about = "Subsumes checkpoints of {job} beyond retention, deletes what nothing references."
-            return _Op("6-7", _clean_up, about, CleanUpConfig)
+            return _Op("7", _clean_up, about, CleanUpConfig)
         case "materialize":
             about = "Merges the changelog of {job} into a base, to keep state quick to read."
             return _Op("1-6", materialize, about)
         case "verify":
             return _Op("verify", verify, "Reads back all that the last checkpoint of {job} references.")
+        case "commit":
+            about = "Publishes the files of a checkpoint of {job} completed outside Dagster."
+            return _Op("6-7", commit, about, CommitConfig)
         case "clone":
             return _Op("clone", clone, "Begins a job with the state of {job}.", CloneConfig, in_turn=False)
         case "swap":
@@ -209,10 +216,7 @@ def _op(
 
 
 def _clean_up(step: Step) -> None:
-    preview = CleanUpConfig(**step.context.op_config).preview
-    if not preview:
-        publish_uncommitted(step)
-    report = clean_up(step, preview=preview)
+    report = clean_up(step, preview=CleanUpConfig(**step.context.op_config).preview)
     goes = [*map(JobAssets.partition_key, report.subsumed), *report.deleted]
     shown = dg.MetadataValue.md(shown_lines(goes) or "nothing")
     step.context.add_output_metadata({"goes" if report.dry_run else "gone": shown})

@@ -9,12 +9,13 @@ import dagster as dg
 from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.format import breakable, readable_bytes
 from dstl_dagster.orchestration.report.links import NEW_LINE, object_link
+from dstl_dagster.settings import StoragePrices
 
 _FOLDED = 1000
 """Characters from which on Dagster's page shows Markdown in a window of its own."""
 
 
-def checkpoint_details(checkpoint: Checkpoint, store_uri: str) -> dg.MetadataValue:
+def checkpoint_details(checkpoint: Checkpoint, store_uri: str, prices: StoragePrices) -> dg.MetadataValue:
     """All of it."""
     manifest = checkpoint.entry.completed.manifest
     sources = _table(
@@ -25,7 +26,7 @@ def checkpoint_details(checkpoint: Checkpoint, store_uri: str) -> dg.MetadataVal
         ),
     )
     place = f"manifest {object_link(manifest, '/'.join([store_uri.rstrip('/'), manifest]))}"
-    return _folded(sources, _operators(checkpoint), _cost(checkpoint), place)
+    return _folded(sources, _operators(checkpoint), _cost(checkpoint, prices), place)
 
 
 def operator_details(checkpoint: Checkpoint) -> dg.MetadataValue:
@@ -61,12 +62,14 @@ def _operators(checkpoint: Checkpoint) -> str:
     )
 
 
-def _cost(checkpoint: Checkpoint) -> str:
+def _cost(checkpoint: Checkpoint, prices: StoragePrices) -> str:
     """A line for each step that was counted."""
     cost = checkpoint.manifest.cost
     if cost is None:
         return ""
-    return NEW_LINE.join(f"step {name}: {step.in_words()}" for name, step in cost.steps.items())
+    usd = cost.total.usd(prices)
+    lines = [f"step {name}: {step.in_words()}" for name, step in cost.steps.items()]
+    return NEW_LINE.join([*lines, *([f"in all {usd:.6f} USD"] if usd else [])])
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -51,7 +51,7 @@ from dstl_dagster.orchestration.tags import (
     TAG_TIMELINE,
     TAG_VERSION,
 )
-from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.settings import CheckpointOptions, StoragePrices
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
 Event = dg.AssetMaterialization | dg.AssetObservation
@@ -94,6 +94,11 @@ class Reporter:
         store = coordinator.store.uri
         return cls(assets, kind, store, view.timeline_id, coordinator.options, view=view, **more)
 
+    @property
+    def prices(self) -> StoragePrices:
+        """A folder has none."""
+        return self.options.prices if self.store_uri.startswith("gs://") else StoragePrices.free()
+
     # ---- materializations ----
 
     def checkpoint(self, checkpoint: Checkpoint) -> dg.AssetMaterialization:
@@ -110,7 +115,7 @@ class Reporter:
             **({"file names": self._file_names(checkpoint)} if manifest.files else {}),
             **_published(checkpoint),
             **({"look at": "; ".join(noted)} if (noted := manifest.begun_beside_idle) else {}),
-            "details": checkpoint_details(checkpoint, self.store_uri),
+            "details": checkpoint_details(checkpoint, self.store_uri, self.prices),
             # Numbers become plots, so only measures are numbers; ids are text.
             "changes": manifest.changes,
             **_rows(manifest.rows),
@@ -119,7 +124,7 @@ class Reporter:
             "files": len(manifest.files),
             "file MiB": mebibytes(manifest.file_bytes),
             "batch seconds": measure(manifest.persist_seconds),
-            **_cost(checkpoint),
+            **_cost(checkpoint, self.prices),
         }
         on = "the first" if checkpoint.parent is None else f"on checkpoint {checkpoint.parent}"
         about = f"checkpoint {checkpoint.checkpoint_id} of {assets.job}, {on}"
@@ -163,7 +168,7 @@ class Reporter:
     ) -> dg.AssetMaterialization:
         """The event of the whole state."""
         completed = checkpoint.entry.completed
-        metadata = {"checkpoint": self._about(completed), **state_metadata(checkpoint)}
+        metadata = {"checkpoint": self._about(completed), **state_metadata(checkpoint, self.prices)}
         about = f"state at checkpoint {checkpoint.checkpoint_id}"
         return self._made(key, partition, completed, about, metadata, step)
 
@@ -347,9 +352,14 @@ def _requests(checkpoint: Checkpoint) -> int | None:
     return cost.total.requests if cost is not None and {"trigger", "record"} <= set(cost.steps) else None
 
 
-def _cost(checkpoint: Checkpoint) -> dict[str, int]:
-    requests = _requests(checkpoint)
-    return {} if requests is None else {"requests": requests}
+def _cost(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
+    """Requests, and their price where they have one; nothing where they were not counted."""
+    requests, cost = _requests(checkpoint), checkpoint.manifest.cost
+    if requests is None or cost is None:
+        return {}
+    usd = cost.total.usd(prices)
+    # Dollars would be too small for the axis of a plot.
+    return {"requests": requests, **({"cost micro-USD": measure(usd * 1_000_000)} if usd else {})}
 
 
 def _published(checkpoint: Checkpoint) -> dict[str, dg.MetadataValue]:
@@ -377,7 +387,7 @@ def files_version(attempt: uuid.UUID, committed: Committed | None) -> str:
     return f"{attempt}-{0 if committed is None else committed.slot}"
 
 
-def state_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
+def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
     """What an event of the state says of its checkpoint: a table, where it is of one operator."""
     manifest = checkpoint.manifest
     operators = list(manifest.operators.values())
@@ -386,7 +396,7 @@ def state_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
         "details": operator_details(checkpoint),
         "changed rows": manifest.changes,
         "changelog MiB": mebibytes(manifest.state_bytes),
-        **_cost(checkpoint),
+        **_cost(checkpoint, prices),
     }
 
 

@@ -1,6 +1,6 @@
 """The steps of a checkpoint and the work between batches, as Dagster runs them: act, report, log.
 
-Owns what each step logs and which events it writes. Does not own which op runs it (`ops`,
+Owns what each step logs and which events it writes. Does not own which op runs it (`ops`, `commit`,
 `maintenance`), restoring (`restoring`), which events are written (`reconcile`), or any rule of the protocol
 (`checkpoint`). Every step reads the truth from the store and may run any number of times. The docstring of a
 step is what Dagster shows as the description of its op.
@@ -127,8 +127,11 @@ def confirm(step: Step, attempt: Attempt) -> None:
     report_checkpoint(step, checkpoint)
 
 
-def compose_commit(step: Step, checkpoint_id: int, *, attempt: Attempt | None = None) -> None:
+def compose_commit(
+    step: Step, checkpoint_id: int, *, attempt: Attempt | None = None, report: bool = True
+) -> None:
     """Step 6: compose every file of the checkpoint to its final name."""
+    # Without `report` the event is left to the sensor, which knows the partition that the files belong to.
     cost = step.coordinator.running_cost()
     (checkpoint,) = step.coordinator.compose_commit(
         checkpoint_id, attempt=attempt, progress=step.progress("step 6 compose-commit", "files")
@@ -138,23 +141,11 @@ def compose_commit(step: Step, checkpoint_id: int, *, attempt: Attempt | None = 
         f"step 6 compose-commit: published {published} of checkpoint {checkpoint_id} "
         f"({readable_bytes(checkpoint.manifest.file_bytes)} in all). {cost.in_words()}"
     )
-    report_files(step, checkpoint)
+    if report:
+        report_files(step, checkpoint)
     report_checks(step)
     if checkpoint.blocked:
         raise _blocked(checkpoint)
-
-
-def publish_uncommitted(step: Step) -> None:
-    """Step 6 of each checkpoint that is complete and not published: any process may do it, beside another.
-
-    The sensor reports the files: it knows their partition. A blocked one shows in its check.
-    """
-    cost = step.coordinator.running_cost()
-    for checkpoint in step.coordinator.compose_commit():
-        step.context.log.info(
-            f"step 6 compose-commit: published what was left of checkpoint {checkpoint.checkpoint_id}. "
-            f"{cost.in_words()}"
-        )
 
 
 def clean_up(step: Step, *, preview: bool = False) -> CleanUp:

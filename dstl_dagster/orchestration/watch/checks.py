@@ -19,7 +19,7 @@ import dagster as dg
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, NotFoundError, UnavailableError
-from dstl_dagster.format import counted, mebibytes, readable_bytes
+from dstl_dagster.format import counted, measure, mebibytes, readable_bytes
 from dstl_dagster.orchestration.definitions import assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
@@ -28,6 +28,7 @@ from dstl_dagster.orchestration.report import findings
 from dstl_dagster.orchestration.report.findings import NONE_YET, Finding, partitions_finding
 from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.timeline_check import compare_timeline
+from dstl_dagster.settings import CostBudget
 
 _GIB = 1024**3
 DEFAULT_MAX_AGE = timedelta(days=1, hours=12)
@@ -40,18 +41,20 @@ def build_checkpoint_checks(
     *,
     orphan_budget_bytes: int = _GIB,
     max_age: timedelta = DEFAULT_MAX_AGE,
+    budget: CostBudget | None = None,
     data: Mapping[str, float] | None = None,
     partitions_def: dg.PartitionsDefinition[Any] | None = None,
     changelog: ChangelogStorageResource | None = None,
     clock: Clock | None = None,
 ) -> dg.AssetChecksDefinition:
-    """Seven checks of `<job>/checkpoints` in one op, each of which can run alone; `data` adds more.
+    """Seven checks of `<job>/checkpoints` in one op, each of which can run alone; `budget`, `data` add more.
 
     `manifest_readable` and `objects_present` inspect the last checkpoint: its manifests, and the size of
     each object that its state references. `files_published` and `no_blocked_files` are about step 6.
     `partitions_match_timeline` compares what Dagster shows with the timeline, and names the partitions to run
     again after a restore. `orphan_bytes` is what the next clean-up would delete. `checkpoint_age` goes by the
-    writer's clock.
+    writer's clock. `cost_budget` is about steps 1 to 4 of the last checkpoint, at the prices of the job's
+    options.
 
     Args:
         data: limits of checks of the data, by manifests alone: `row_drop`, the share of rows that the last
@@ -65,6 +68,7 @@ def build_checkpoint_checks(
         **dict.fromkeys(name for name, check in CHECKS.items() if not check.is_limited),
         "orphan_bytes": orphan_budget_bytes,
         findings.AGE: max_age,
+        **({"cost_budget": budget} if budget else {}),
         **parse_limits(data or {}),
     }
     check_clock = clock or SystemClock()
@@ -219,6 +223,40 @@ def _orphans(look: _Look, most_bytes: int) -> Finding:
     return Finding(within, text, warn=True, measures=measures)
 
 
+def _cost(look: _Look, latest: Checkpoint, budget: CostBudget) -> Finding:
+    """Of steps 1 to 4."""
+    cost = latest.manifest.cost
+    if cost is None:
+        text = f"unknown: the requests of checkpoint {latest.checkpoint_id} were not counted"
+        return Finding(False, text, warn=True)
+    total, usd = cost.total, cost.total.usd(look.coordinator.prices)
+    moved = total.bytes_up + total.bytes_down
+    spent = CostBudget(total.requests, moved, usd)
+    over = [
+        limit
+        for limit in ("requests", "bytes", "usd")
+        if getattr(budget, limit) is not None and getattr(spent, limit) > getattr(budget, limit)
+    ]
+    text = f"checkpoint {latest.checkpoint_id} cost {_in_words(spent)}; allowed are {_in_words(budget)}"
+    if over:
+        text += ". `dstl checkpoints show` has the steps: look for many small files, retries and reads"
+    measures = {
+        "requests": total.requests,
+        "MiB moved": mebibytes(moved),
+        "cost micro-USD": measure(usd * 1_000_000),
+    }
+    return Finding(not over, text, warn=True, measures=measures)
+
+
+def _in_words(budget: CostBudget) -> str:
+    limits = (
+        None if budget.requests is None else counted(budget.requests, "request"),
+        None if budget.bytes is None else f"{readable_bytes(budget.bytes)} moved",
+        None if budget.usd is None else f"{budget.usd:.6f} USD",
+    )
+    return ", ".join(limit for limit in limits if limit is not None)
+
+
 def _partitions(look: _Look, _: None) -> Finding:
     changes = partition_changes(look.instance, look.assets, look.coordinator)
     view = look.coordinator.timeline.seen()
@@ -303,6 +341,7 @@ CHECKS: Final[Mapping[str, _Check]] = {
         "The last checkpoint is at most {} old.",
         lambda look, most: findings.of_age(look.coordinator.timeline.tail(), look.clock, most),
     ),
+    "cost_budget": _Check("The last checkpoint cost at most {}.", _cost, True, _in_words),
     "row_drop": _Check(
         "The last checkpoint has at most {:.0%} fewer rows than the one before.", _row_drop, True
     ),

@@ -1,11 +1,12 @@
 """Sensors: reporting checkpoints that no run of Dagster reported, and aborting attempts of dead runs.
 
 Owns what Dagster expects of a sensor: the cursor's text, events, partition requests, and one line for the
-page. Does not own what is new (`tick`).
+page. Does not own what is new (`tick`), when a run is requested (`committing`) or what it does (`commit`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import dagster as dg
@@ -21,6 +22,8 @@ from dstl_dagster.orchestration.report.failed_partitions import mark_partitions,
 from dstl_dagster.orchestration.report.findings import evaluations_beside
 from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import partition_changes
+from dstl_dagster.orchestration.tags import TAG_CHECKPOINT
+from dstl_dagster.orchestration.watch.committing import Committing
 from dstl_dagster.orchestration.watch.tick import Tick, TimelineFollower
 from dstl_dagster.timeline import Committed, Completed, Restored
 
@@ -30,6 +33,7 @@ def build_checkpoint_sensor(
     *,
     name: str | None = None,
     changelog: ChangelogStorageResource | None = None,
+    commit_job: dg.JobDefinition | None = None,
     partitions_def: dg.PartitionsDefinition[str] | None = None,
     patience: timedelta = timedelta(hours=1),
     minimum_interval_seconds: int = 30,
@@ -45,10 +49,12 @@ def build_checkpoint_sensor(
     Args:
         job: the job's name, or its asset keys.
         changelog: where the job lives; without it, the resource named `changelog`.
+        commit_job: `build_maintenance(job, "commit")`, where the job leaves step 6 to Dagster: a run of it is
+            requested while the last completed checkpoint is uncommitted and not made by a run that is alive.
         partitions_def: of the job's files: an idempotency key that is one of its keys is the partition of
             the checkpoint's files.
-        patience: how long a run that seems alive is waited for, to report its checkpoint: its host may have
-            died. What it does later changes nothing, and is reported once all the same.
+        patience: how long a run that seems alive is waited for, to report its checkpoint or to commit: its
+            host may have died. What it does later changes nothing, and is reported once all the same.
     """
     named = JobAssets.of(job)
     tick_clock = clock or SystemClock()
@@ -63,7 +69,9 @@ def build_checkpoint_sensor(
         tick = follower.follow(start)
         for mark in tick.report.marks:
             mark_partitions(context.instance, assets, mark)
-        summary = _summary(assets, tick)
+        commit = Committing(context.instance, assets, coordinator, tick_clock, patience)
+        requests = [] if commit_job is None else commit.requests(tick)
+        summary = _summary(assets, tick, requests, commit.waiting)
         context.log.info(summary)
         partitions = _partition_requests(context.instance, assets, coordinator, tick)
         checks: list[dg.AssetCheckEvaluation] = []
@@ -73,7 +81,8 @@ def build_checkpoint_sensor(
                 context.instance, assets, view, definitions, partitions_def, tick_clock
             )
         return dg.SensorResult(
-            skip_reason=summary,
+            run_requests=requests,
+            skip_reason=None if requests else summary,
             cursor=tick.cursor.to_text(),
             asset_events=[*tick.report.events, *checks],
             dynamic_partitions_requests=partitions,
@@ -81,6 +90,8 @@ def build_checkpoint_sensor(
 
     return dg.sensor(
         name=name or f"{named.group_name}_checkpoints",
+        # By name: Dagster copies the job when it binds resources, and warns about its own parameters.
+        job_name=None if commit_job is None else commit_job.name,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=f"Reports the checkpoints of job {named.job} that were made outside Dagster.",
@@ -170,7 +181,7 @@ def _found(
     return found, {key: graph.get(key).partitions_def for key in found.state_keys if graph.has(key)}
 
 
-def _summary(assets: JobAssets, tick: Tick) -> str:
+def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest], waiting: str | None) -> str:
     """One line for the page, where a tick that only reported would look idle."""
     parts = []
     reported, published = tick.checkpoints(Completed), tick.checkpoints(Committed)
@@ -182,6 +193,10 @@ def _summary(assets: JobAssets, tick: Tick) -> str:
     parts += [f"reported the restore to {assets.partition_key(each)}" for each in tick.checkpoints(Restored)]
     if tick.report.events and not parts:
         parts.append("reported the state")
+    if requests:
+        parts.append(f"requested step 6 of checkpoint {requests[0].tags[TAG_CHECKPOINT]}")
+    if waiting:
+        parts.append(waiting)
     if tick.waiting is not None:
         parts.append(tick.waiting)
     elif not tick.at_end:

@@ -28,6 +28,7 @@ from dstl_dagster.orchestration.watch.checks import (
 )
 from dstl_dagster.orchestration.watch.sensors import build_abort_sensors, build_checkpoint_sensor
 from dstl_dagster.orchestration.yaml.component_fields import (
+    DownstreamFields,
     Option,
     PartitionsFields,
     RetryFields,
@@ -38,7 +39,7 @@ from dstl_dagster.orchestration.yaml.component_fields import (
     partitions_of,
 )
 from dstl_dagster.orchestration.yaml.refusals import checked_model, place_of, repeated_key, sentences
-from dstl_dagster.settings import parse_duration, parse_memory_size
+from dstl_dagster.settings import CostBudget, parse_duration, parse_memory_size
 
 _HOUR = timedelta(hours=1)
 
@@ -146,6 +147,14 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     freshness_hours: Option | None = Field(
         default=None, description="Hours after which the last checkpoint is no longer fresh."
     )
+    budget: dict[str, Option] = Field(
+        default_factory=dict,
+        description=(
+            "What a checkpoint may cost, for the check `cost_budget`: `requests`, `bytes` (a size), `usd` "
+            "(at the options' prices)."
+        ),
+        examples=[{"requests": 500, "bytes": "10 gb", "usd": 0.01}],
+    )
     data: dict[str, Option] = Field(
         default_factory=dict,
         description="Limits of checks of the data: `row_drop` and `delete_share` (shares), `unchanged_days`.",
@@ -178,7 +187,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     checkpoints: str = Field(default="checkpoints", description="Last part of the key of its checkpoints.")
     patience: Option = Field(
         default="1 h",
-        description="How long the sensor waits for a run that seems alive to report.",
+        description="How long the sensor waits for a run that seems alive to report, or to commit.",
     )
     minimum_interval_seconds: Option = Field(
         default=30, description="Between the ticks of a sensor, in seconds."
@@ -186,8 +195,16 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     default_status: Literal["STOPPED", "RUNNING"] = Field(
         default="STOPPED", description="Of the sensors, before somebody turns them on or off in the page."
     )
+    commit: bool = Field(
+        default=False, description="Dagster does step 6 (compose-commit), which the job leaves to it."
+    )
     abort: bool = Field(
         default=False, description="Two sensors abort the attempt that a canceled or failed run left open."
+    )
+    downstream: Sequence[DownstreamFields] = Field(
+        default=(),
+        description="Jobs of yours that are asked for, once for each checkpoint.",
+        examples=[[{"job": "mail", "partitions": "checkpoint"}]],
     )
     schedules: dict[_Work, str] = Field(
         default_factory=dict,
@@ -272,6 +289,8 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             changelog.model_copy(update={"options": {}}).require_valid()
         with argument("options"):
             changelog.require_valid()
+        with argument("budget"):
+            budget = CostBudget.from_mapping(as_text(self.budget))
         with argument("data"):
             data = parse_limits(as_text(self.data))
         partitions = partitions_of(self.partitions_def)
@@ -280,10 +299,12 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
             changelog=changelog,
             orphan_budget_bytes=parse_memory_size("orphan_budget", str(self.orphan_budget)),
             max_age=self._freshness() or DEFAULT_MAX_AGE,
+            budget=budget,
             data=data,
             partitions_def=partitions,
         )
         maintenance: dict[str, Any] = {"changelog": changelog, "retry_policy": self._retry_policy()}
+        commit_job = build_maintenance(assets, "commit", **maintenance)
         restore = build_maintenance(assets, "restore", partitions_def=partitions, **maintenance)
         crons = {**_CRONS, **self.schedules}
         with argument("schedules"):
@@ -293,8 +314,8 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         return dg.Definitions(
             assets=self._assets(context, assets, changelog, partitions),
             asset_checks=[checks],
-            sensors=self._sensors(assets, changelog, partitions),
-            jobs=[restore],
+            sensors=self._sensors(assets, changelog, partitions, commit_job),
+            jobs=[commit_job, restore],
             schedules=schedules,
         )
 
@@ -335,12 +356,14 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         assets: JobAssets,
         changelog: ChangelogStorageResource,
         partitions: dg.PartitionsDefinition[str] | None,
+        commit_job: dg.JobDefinition,
     ) -> list[dg.SensorDefinition]:
         status = dg.DefaultSensorStatus(self.default_status)
         seconds = number_of("minimum_interval_seconds", self.minimum_interval_seconds)
         checkpoints = build_checkpoint_sensor(
             assets,
             changelog=changelog,
+            commit_job=commit_job if self.commit else None,
             partitions_def=partitions,
             patience=parse_duration("patience", str(self.patience)),
             minimum_interval_seconds=seconds,
@@ -349,7 +372,8 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
         aborts = build_abort_sensors(
             assets, changelog=changelog, minimum_interval_seconds=seconds, default_status=status
         )
-        return [checkpoints, *(aborts if self.abort else [])]
+        downstream = [each.sensor(assets, changelog, partitions, seconds, status) for each in self.downstream]
+        return [checkpoints, *(aborts if self.abort else []), *downstream]
 
     def _freshness(self) -> timedelta | None:
         hours = number_of("freshness_hours", self.freshness_hours, whole=False)

@@ -1,4 +1,4 @@
-"""What the fields of our components stand for: partitions, retries, objects by their path.
+"""What the fields of our components stand for: partitions, retries, jobs downstream, objects by their path.
 
 Owns how YAML names what Python users pass as objects. Does not own which fields there are (`component`,
 `asset_component`).
@@ -15,6 +15,9 @@ import dagster as dg
 from pydantic import Field
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.watch.downstream import build_downstream_sensor
 from dstl_dagster.settings import StateTtlConfig
 
 Option = str | int | float | bool
@@ -117,6 +120,53 @@ class TtlFields(dg.Model, dg.Resolvable):
         """Raises: InvalidInputError."""
         make = StateTtlConfig.processing_time if self.processing_time else StateTtlConfig.event_time
         return make(self.column, self.ttl)
+
+
+class DownstreamFields(dg.Model, dg.Resolvable):
+    """A job that is asked for once for each checkpoint; its fields are those of `build_downstream_sensor`."""
+
+    job: str = Field(description="The name of the job to run.")
+    partitions: str | None = Field(
+        default=None,
+        description="`checkpoint`: a run is for the partition of the checkpoint (`JobAssets.partitions`); "
+        "`batch`: for that of its batch (the component's `partitions_def`). Without it, for none.",
+    )
+    run_config: str | None = Field(
+        default=None, description="`module:name` of a function of the `completed` record: the run's config."
+    )
+    name: str | None = Field(default=None, description="Of the sensor.")
+    max_runs_per_tick: Option = Field(default=20, description="The next tick asks for the others.")
+
+    def sensor(
+        self,
+        assets: JobAssets,
+        changelog: ChangelogStorageResource,
+        partitions: dg.PartitionsDefinition[str] | None,
+        minimum_interval_seconds: int,
+        default_status: dg.DefaultSensorStatus,
+    ) -> dg.SensorDefinition:
+        """Raises: InvalidInputError."""
+        if self.partitions == "batch" and partitions is None:
+            raise InvalidInputError(
+                f"downstream {self.job}: runs for the partition of a batch need the field partitions_def, "
+                "the partitions of the job"
+            )
+        known = {"checkpoint": assets.partitions, "batch": partitions, None: None}
+        if self.partitions not in known:
+            raise InvalidInputError(
+                f"downstream {self.job}: partitions is checkpoint or batch, not {self.partitions!r}"
+            )
+        return build_downstream_sensor(
+            assets,
+            self.job,
+            partitions_def=known[self.partitions],
+            run_config=None if self.run_config is None else object_at("run_config", self.run_config),
+            name=self.name,
+            changelog=changelog,
+            max_runs_per_tick=number_of("max_runs_per_tick", self.max_runs_per_tick, least=1),
+            minimum_interval_seconds=minimum_interval_seconds,
+            default_status=default_status,
+        )
 
 
 def partitions_of(

@@ -23,7 +23,7 @@ _MEANT: Final[Mapping[str, str]] = {
     "schema": "the state's columns are `state_schema`",
 }
 """Fields of other components, and Python's words, in ours."""
-_NESTED: Final = frozenset({"ttl", "op", "retry_policy"})
+_NESTED: Final = frozenset({"ttl", "op", "retry_policy", "downstream"})
 """Fields with fields of their own: text there is a template, and Dagster's reader fails at other text."""
 
 

@@ -6,7 +6,7 @@ and the write without another shuffle. Does not own the work inside the tasks (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -34,7 +34,9 @@ from dstl_dagster.spark.dataframes.state import (
     batch_time,
     column_of_newest,
     expected_schema,
+    new_names,
     report_of,
+    schema_before,
     seen_ttl,
 )
 from dstl_dagster.spark.stores import cost_of, read_cost_of
@@ -48,6 +50,7 @@ from dstl_dagster.spark.types import (
 )
 from dstl_dagster.state import (
     PROCESSING_TIME_TYPE,
+    ColumnChanges,
     StateSchema,
     as_spelled,
     filled_column,
@@ -79,6 +82,8 @@ def merge_state(
     delete: Expression | None = None,
     max_parallelism: int | None = None,
     partitions: int | None = None,
+    drop_columns: Collection[str] = (),
+    rename_columns: Mapping[str, str] | None = None,
     ttl: StateTtlConfig | None = None,
     job_options: Options | None = None,
     progress: Progress | None = None,
@@ -110,10 +115,11 @@ def merge_state(
     The other arguments, and the errors, are those of `write_state`.
     """
     keys = parse_names("keys", keys)
+    columns = ColumnChanges.of(drop_columns, rename_columns)
     with batch_of(attempt, job_options) as (batch, options):
         batch.count_along(read_cost_of(changes.sparkSession))
-        plan = _Merge(changes, batch, options, operator, keys, schema, max_parallelism, ttl)
-    if isinstance(attempt, Batch) and not (job_options or partitions):
+        plan = _Merge(changes, batch, options, operator, keys, schema, max_parallelism, columns, ttl)
+    if isinstance(attempt, Batch) and not (columns or job_options or partitions):
         report = merged_on_driver(
             changes,
             plan.new_columns,
@@ -158,15 +164,17 @@ class _Merge:
         keys: Sequence[str],
         schema: st.StructType | str,
         max_parallelism: int | None,
+        columns: ColumnChanges,
         ttl: StateTtlConfig | None,
     ) -> None:
         what = self._what = f"state of operator {operator!r}"
         self._changes = changes
         declared = expected_schema(schema, what)
         self._case_sensitive = is_case_sensitive(changes.sparkSession)
-        known = batch.schema(operator)
+        known = schema_before(batch, operator, columns, case_sensitive=self._case_sensitive)
         given = arrow_schema(declared, what, case_sensitive=self._case_sensitive)
         given = as_spelled(given, known, case_sensitive=self._case_sensitive)
+        columns.refuse_written(new_names(given, known), case_sensitive=self._case_sensitive)
         filled = filled_column(ttl, batch.ttl(operator), known)
         if filled is not None and filled not in given.names:
             given = given.append(pa.field(filled, PROCESSING_TIME_TYPE))

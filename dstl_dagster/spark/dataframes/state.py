@@ -8,11 +8,12 @@ exactly one action. Does not own the work inside a task (`state_tasks`), the mea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
@@ -41,6 +42,7 @@ from dstl_dagster.spark.types import (
     sql_type,
 )
 from dstl_dagster.state import (
+    ColumnChanges,
     StateSchema,
     as_spelled,
     filled_column,
@@ -62,6 +64,8 @@ def write_state(
     partitions: int | None = None,
     deleted: str | Column | None = None,
     replace: Replaced = False,
+    drop_columns: Collection[str] = (),
+    rename_columns: Mapping[str, str] | None = None,
     ttl: StateTtlConfig | None = None,
     job_options: Options | None = None,
     progress: Progress | None = None,
@@ -89,6 +93,8 @@ def write_state(
             as `airport = 'JFK' AND day >= '2026-11-01'`: of the rows that pass it, and each row of `df` does.
             Keys that get no row are deleted, and only rows that differ are written. The tasks read the
             state; one sorts its rows (Spark spills them), and holds a part of the state at a time.
+        drop_columns, rename_columns: of the state, by their exact names (new by old); the batch has the new
+            columns. No row is rewritten. Asking again changes nothing, so they may stay for later batches.
         ttl: how long rows live, from this batch on; `None`: as before.
         job_options: on top of the batch's, or all there are for a bare attempt (`dstl.dfs.*`, `gs.*`).
         progress: called with (finished tasks, known tasks) while they run.
@@ -97,11 +103,12 @@ def write_state(
     what else is wrong with the call); what tasks appended until then is in no report.
     """
     keys = parse_names("keys", keys)
+    changes = ColumnChanges.of(drop_columns, rename_columns)
     reads = None if replace is False else read_cost_of(df.sparkSession)
     with batch_of(attempt, job_options) as (batch, options):
         if reads is not None:
             batch.count_along(reads)
-        plan = plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted, ttl)
+        plan = plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted, changes, ttl)
         before = None if replace is False else batch.state(operator)
     common: dict[str, Any] = {
         "attempt": batch.attempt,
@@ -295,6 +302,7 @@ def plan_write(
     max_parallelism: int | None,
     partitions: int | None,
     deleted: str | Column | None,
+    changes: ColumnChanges,
     ttl: StateTtlConfig | None,
 ) -> WritePlan:
     """The plan of `write_state`, whose arguments and errors these are."""
@@ -303,11 +311,12 @@ def plan_write(
     case_sensitive = is_case_sensitive(df.sparkSession)
     if isinstance(deleted, str):
         (deleted,) = spelled([deleted], df.columns, case_sensitive=case_sensitive)
-    before = batch.schema(operator)
+    before = schema_before(batch, operator, changes, case_sensitive=case_sensitive)
     df = with_batch_time(df, batch, filled_column(ttl, batch.ttl(operator), before))
     columns = _state_columns(df, deleted)
     given = arrow_schema(columns, f"state of operator {operator!r}", case_sensitive=case_sensitive)
     given = as_spelled(given, before, case_sensitive=case_sensitive)
+    changes.refuse_written(new_names(given, before), case_sensitive=case_sensitive)
     keys = spelled(keys, given.names, case_sensitive=case_sensitive)
     schema = schema_to_write(given, keys, max_parallelism, before)
     state_ttl = batch.ttl_to_write(operator, schema, ttl)
@@ -369,6 +378,27 @@ def _flag(deleted: str | Column | None) -> str | Column:
     if isinstance(deleted, str):
         return f"coalesce({quoted(deleted)}, false) AS deleted"
     return F.coalesce(deleted, F.lit(False)).alias("deleted")
+
+
+def schema_before(
+    batch: Batch, operator: str, changes: ColumnChanges, *, case_sensitive: bool
+) -> StateSchema | None:
+    """The schema of the state that the batch builds on, after `changes`; `None` if there is none.
+
+    With `changes` it is read from all manifests of the state, because a column may be in an older one alone.
+    """
+    known = batch.schema(operator)
+    if known is None or not changes:
+        return known
+    state = batch.state(operator)
+    known = known if state is None else state.schema
+    return changes.applied_to(known, case_sensitive=case_sensitive)
+
+
+def new_names(given: pa.Schema, before: StateSchema | None) -> list[str]:
+    """Those that the state lacks."""
+    known = () if before is None else before.columns.names
+    return [name for name in given.names if name not in known]
 
 
 def expected_schema(schema: st.StructType | str, what: str) -> st.StructType:

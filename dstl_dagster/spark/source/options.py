@@ -19,6 +19,7 @@ from dstl_dagster.timeline import AsOf
 
 STATE: Final = "state"
 CHANGES: Final = "changes"
+CHECKPOINTS: Final = "checkpoints"
 
 _VERSION, _TIMESTAMP, _TIME_ZONE = "versionasof", "timestampasof", "timezone"
 _CHECKPOINT = ("at", _VERSION, _TIMESTAMP)
@@ -32,11 +33,11 @@ _SPELLED = {
     _TIMESTAMP: "timestampAsOf",
 }
 _LATEST: Final = AsOf.of(None)
-_ADDRESS = ("store", "job", "operator")
-_OF_EVERY_TABLE = (*_ADDRESS, "table", "path")
+_OF_EVERY_TABLE = ("store", "job", "table", "path")
 _LATEST_NAME, _EARLIEST_NAME = "latest", "earliest"
 _OF_TABLE = {
     STATE: (
+        "operator",
         *_CHECKPOINT,
         _TIME_ZONE,
         "key_groups",
@@ -45,7 +46,8 @@ _OF_TABLE = {
         "case_sensitive",
         "where",
     ),
-    CHANGES: (*_BETWEEN, *_FOLLOWING, "key_groups"),
+    CHANGES: ("operator", *_BETWEEN, *_FOLLOWING, "key_groups"),
+    CHECKPOINTS: (),
 }
 
 
@@ -55,7 +57,7 @@ class SourceOptions:
 
     Attributes:
         store, job: the job to read.
-        table: `state` (the default) or `changes`.
+        table: `state` (the default), `changes`, or `checkpoints`.
         operator: the operator whose state is read.
         checkpoint: the one to read, by `at`, or `versionAsOf` or `timestampAsOf`; by default the latest when
             the read is planned. A `timestampAsOf` without a zone is in that of the option `timeZone`.
@@ -101,9 +103,10 @@ class SourceOptions:
             raise InvalidInputError(f"option table is one of {', '.join(_OF_TABLE)}, not {table!r}")
         known = (*_OF_EVERY_TABLE, *_OF_TABLE[table])
         given, job_options = own_and_job_options(options, known, f"reading {table}")
-        given = _addressed(given)
+        given = _addressed(given, table)
         _refuse_other_way(table, given, streaming)
-        missing = [key for key in _ADDRESS if not given.get(key)]
+        needed = ("store", "job") if table == CHECKPOINTS else ("store", "job", "operator")
+        missing = [key for key in needed if not given.get(key)]
         if missing:
             raise InvalidInputError(f'reading format("dstl") needs option {missing[0]}')
         return cls(
@@ -126,20 +129,21 @@ class SourceOptions:
         )
 
 
-def _addressed(given: Mapping[str, str]) -> dict[str, str]:
-    """The options with what `load(path)` says: `<store>/<job>/<operator>`."""
+def _addressed(given: Mapping[str, str], table: str) -> dict[str, str]:
+    """The options with what `load(path)` says: `<store>/<job>/<operator>`; of `checkpoints` no operator."""
     given = dict(given)
     path = given.pop("path", None)
     if path is None:
         return given
-    parts = path.rstrip("/").rsplit("/", len(_ADDRESS) - 1)
-    form = "/".join(f"<{name}>" for name in _ADDRESS)
-    if len(parts) < len(_ADDRESS) or not all(parts) or parts[0].endswith(":/"):
-        raise InvalidInputError(f"{path!r} is no address: write {form}, or the options {', '.join(_ADDRESS)}")
-    twice = [name for name in _ADDRESS if name in given]
+    names = ("store", "job") if table == CHECKPOINTS else ("store", "job", "operator")
+    parts = path.rstrip("/").rsplit("/", len(names) - 1)
+    form = "/".join(f"<{name}>" for name in names)
+    if len(parts) < len(names) or not all(parts) or parts[0].endswith(":/"):
+        raise InvalidInputError(f"{path!r} is no address: write {form}, or the options {', '.join(names)}")
+    twice = [name for name in names if name in given]
     if twice:
         raise InvalidInputError(f"the address {path!r} says {form}: leave out option {twice[0]}")
-    return given | dict(zip(_ADDRESS, parts, strict=True))
+    return given | dict(zip(names, parts, strict=True))
 
 
 def _starting(given: Mapping[str, str]) -> AsOf | None:

@@ -1,4 +1,4 @@
-"""Reading a job through `format("dstl")`: its state and its changes.
+"""Reading a job through `format("dstl")`: its state, its changes, its checkpoints.
 
 Owns the plan of a read (which checkpoint, which key groups per task) and its tasks' work. Does not own the
 meaning of what is read (`checkpoint`, `keyed`), nor which process calls what (`data_source`).
@@ -10,6 +10,7 @@ is written meanwhile. If that checkpoint is deleted meanwhile, the read fails an
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from dstl_dagster.changelog import process_cache
-from dstl_dagster.checkpoint import CheckpointReader
+from dstl_dagster.checkpoint import Checkpoint, CheckpointReader
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import (
@@ -176,7 +177,7 @@ def changes_schema(states: Sequence[StateAt]) -> st.StructType:
     if taken:
         raise InvalidInputError(
             f"the state has a column {taken[0]!r}, a name that the changes table reserves: rename it "
-            "(dstl checkpoints schema --rename), or read the state"
+            "(write_state(rename_columns=)), or read the state"
         )
     return st.StructType([*spark_schema(columns), *_CHANGE_SCHEMA])
 
@@ -249,6 +250,68 @@ def _by_type(diff: StateDiff) -> Iterable[tuple[str, pa.Table]]:
         ("update_before", diff.before),
         ("update_after", diff.after),
         ("delete", diff.removed),
+    )
+
+
+def checkpoints_schema() -> st.StructType:
+    """The columns of the table of checkpoints."""
+    text, number = st.StringType(), st.LongType()
+    columns: dict[str, st.DataType] = {
+        "checkpoint_id": number,
+        "parent": number,
+        "attempt": text,
+        "idempotency_key": text,
+        "completed_at": st.TimestampType(),
+        "committed": st.BooleanType(),
+        "blocked_files": number,
+        "abandoned": st.BooleanType(),
+        "savepoints": st.ArrayType(text),
+        "operators": st.ArrayType(text),
+        "changed_rows": number,
+        "state_bytes": number,
+        "files": st.ArrayType(text),
+        "file_bytes": number,
+        "positions": text,
+        "user_metadata": text,
+    }
+    return st.StructType([st.StructField(name, kind) for name, kind in columns.items()])
+
+
+class CheckpointsReader(DataSourceReader):
+    """Reads the checkpoints that can be restored, oldest first, as of when the query runs."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002 - there is one
+        options = self._options
+        with closing(open_store(options.store, options.job_options.files)) as store:
+            for each in CheckpointReader(options.job, store, options.job_options).list():
+                yield _checkpoint_row(each)
+
+
+def _checkpoint_row(checkpoint: Checkpoint) -> tuple[Any, ...]:
+    manifest = checkpoint.manifest
+    return (
+        checkpoint.checkpoint_id,
+        checkpoint.parent,
+        str(checkpoint.attempt),
+        checkpoint.idempotency_key,
+        checkpoint.entry.completed.recorded_at,
+        checkpoint.committed,
+        len(checkpoint.blocked),
+        checkpoint.abandoned,
+        list(checkpoint.savepoints),
+        sorted(manifest.operators),
+        manifest.changes,
+        manifest.state_bytes,
+        [file.object_name for file in manifest.files],
+        manifest.file_bytes,
+        json.dumps(dict(manifest.positions), sort_keys=True),
+        manifest.user_metadata or None,
     )
 
 

@@ -1,9 +1,11 @@
 """What requests to a store cost: operations by the class they are billed under, bytes and seconds.
 
 Owns which request is of which class, the sum (`Cost`), the counter (`CostMeter`), and the sums of a
-checkpoint's steps. Does not own where requests are made (`gcs.transport`, `accounting.metered`).
+checkpoint's steps. Does not own where requests are made (`gcs.transport`, `accounting.metered`), or what they
+cost in money (`settings.prices`): prices change, and the requests that were made do not.
 
-A manifest has the cost of steps 1 to 4, because it is written in step 4; that of 5 and 6 is in their log.
+A manifest has the cost of steps 1 to 4, because it is written in step 4. Steps 5 and 6 leave a note beside
+the record that ends them.
 
 Source: Google's price list, "Operations that fall into each class". A request that the service answers with
 4xx or 5xx is not charged: it counts as free. One whose answer was lost counts as if it had been carried out.
@@ -11,6 +13,7 @@ Source: Google's price list, "Operations that fall into each class". A request t
 
 from __future__ import annotations
 
+import json
 import operator
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +25,7 @@ from dstl_dagster.clock import Clock
 from dstl_dagster.errors import FormatError
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.format.envelope import reading
+from dstl_dagster.settings import StoragePrices
 
 
 class RequestClass(StrEnum):
@@ -135,6 +139,11 @@ class Cost:
             composes=number if operation is Operation.COMPOSE else 0,
         )
 
+    def usd(self, prices: StoragePrices) -> float:
+        """In US dollars, at these prices."""
+        operations = self.class_a * prices.class_a_per_thousand + self.class_b * prices.class_b_per_thousand
+        return operations / 1000 + self.bytes_down * prices.egress_per_gib / _GIB
+
     def in_words(self) -> str:
         """For a line of a log."""
         return (
@@ -164,6 +173,7 @@ def _count(name: str, value: Any) -> Any:
 
 _FIELDS: Final = tuple(field.name for field in fields(Cost))
 _VALUES: Final = operator.attrgetter(*_FIELDS)
+_GIB: Final = 1 << 30
 _MOST_ADDED: Final = 1000
 NO_COST: Final = Cost()
 _ONE: Final[dict[Operation, Cost]] = {}
@@ -207,6 +217,7 @@ OWN_WRITE: Final = Cost.of(Operation.INSERT)
 """The write of the document that carries the cost. Its bytes, and a repeat of it, are in no count."""
 OWN_RECORD: Final = OWN_WRITE + Cost.of(Operation.READ)
 """The write of a record or manifest, and the look at the timeline's first slot beside it."""
+_NOTE_KEY = "dstl-cost"
 
 
 @dataclass(frozen=True)
@@ -235,6 +246,19 @@ class CheckpointCost:
         """Raises: FormatError."""
         with reading("the cost of a checkpoint is not valid"):
             return cls({str(step["step"]): Cost.from_json(step) for step in plain})
+
+
+def cost_note(cost: Cost) -> dict[str, str]:
+    """As the metadata of the record whose write ends the step, that write included."""
+    return {_NOTE_KEY: json.dumps((cost + OWN_RECORD).to_json())}
+
+
+def cost_from_note(metadata: Mapping[str, str]) -> Cost | None:
+    """`None` if there is none, or somebody edited it: nothing depends on it."""
+    try:
+        return Cost.from_json(json.loads(metadata[_NOTE_KEY]))
+    except (FormatError, KeyError, RecursionError, TypeError, ValueError):
+        return None
 
 
 class RunningCost:

@@ -11,7 +11,8 @@ from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, materialize
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError
 from dstl_dagster.format.envelope import decode_document
 from dstl_dagster.keyed import Manifest, Source, load_manifest, load_report, store_manifest
-from dstl_dagster.storage import CheckpointCost, Cost, MemoryObjectStore
+from dstl_dagster.settings import CheckpointOptions, StoragePrices
+from dstl_dagster.storage import CheckpointCost, Cost, LocalObjectStore, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 from tests.unit.checkpoint.counting import Counted
 from tests.unit.conftest import KeyedJob
@@ -163,6 +164,18 @@ def test_seconds_are_those_of_the_clock(store):
     cost = coordinator.running_cost()
     clock.advance(2)
     assert cost.so_far() == Cost(seconds=2.0)
+
+
+def test_a_folder_has_no_price(tmp_path, store):
+    """Its requests are told; money is of a bucket, at the prices of the job's options."""
+    cost = Cost(class_a=1000, class_b=1000, free=9, bytes_down=1 << 30)
+    folder = CheckpointCoordinator("orders", LocalObjectStore(tmp_path / "store"))
+    assert cost.usd(folder.prices) == 0
+    bucket = CheckpointCoordinator("orders", store)
+    assert cost.usd(bucket.prices) == pytest.approx(0.0054)
+    prices = StoragePrices(class_a_per_thousand=0.01, egress_per_gib=0.12)
+    bucket = CheckpointCoordinator("orders", store, CheckpointOptions(prices=prices))
+    assert cost.usd(bucket.prices) == pytest.approx(0.1304)
 
 
 def test_the_manifest_in_the_store_is_the_returned_one(store, job_of):

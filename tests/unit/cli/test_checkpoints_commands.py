@@ -224,15 +224,16 @@ def test_neither_spark_nor_dagster_is_loaded(store):
 
 
 def test_what_a_checkpoint_cost_is_shown(store):
-    """Requests by class and step; in JSON every count."""
+    """Requests by class and step; a folder bills none of them. In JSON every count, and the prices."""
     shown = run(store, "show", "2")
-    assert "Requests by class" in shown
+    assert "Requests by class, at no price" in shown
     assert "4 record" in shown
     assert "6 compose-commit" in shown
     cost = json.loads(run(store, "show", "2", "--json"))["cost"]
     (record,) = cost["steps"]
-    assert (record["step"], record["retries"]) == ("record", 0)
+    assert (record["step"], record["usd"], record["retries"]) == ("record", 0, 0)
     assert record["class_a"] + record["class_b"] + record["free"] == cost["requests"] > 0
+    assert cost["prices"]["as_of"] is None
 
 
 def test_the_cost_of_an_old_checkpoint_is_unknown(store, monkeypatch):

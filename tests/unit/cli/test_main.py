@@ -15,7 +15,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli import main
 from dstl_dagster.storage import LocalObjectStore
 
-COMMANDS = ["checkpoints", "demo", "gcs-server", "jobs", "storage"]
+COMMANDS = ["changelog", "checkpoints", "demo", "gcs-server", "jobs", "storage"]
 MAP_TITLES = {"Look", "Check", "Decide", "Tidy", "Prepare", "Try"}
 
 
@@ -69,6 +69,7 @@ def test_the_map_has_every_command():
         (["checkpoints", "resolve", "1", "a"], 2),
         (["checkpoints", "nothing"], 2),
         (["checkpoints", "list", "--nothing"], 2),
+        (["changelog", "show", "/nowhere/at/all"], 1),
         (["storage", "check", "gs:///no-bucket"], 1),
         (["gcs-server", "--port", "0", "--folder", "/proc/nothing"], 1),
     ],

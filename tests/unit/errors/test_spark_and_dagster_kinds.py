@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from dstl_dagster import JobAssets
+from dstl_dagster import JobAssets, build_maintenance, commit_run_config
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ErrorKind
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.partition_order import require_next_partition
 from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.watch.tick import CheckpointCursor, TimelineFollower
@@ -37,6 +38,18 @@ def _timeline_replaced(case: Case) -> None:
         follower.start('{"slot": 42}')
 
 
+def _wrong_config(case: Case) -> None:
+    """Dagster shows it as a failure that is not retried; the error is its cause."""
+    with dg.DagsterInstance.ephemeral() as instance, pytest.raises(dg.Failure) as failure:
+        build_maintenance(JOB, "commit").execute_in_process(
+            run_config=commit_run_config("another", 1),
+            resources={"changelog": ChangelogStorageResource(uri=case.folder.as_uri())},
+            instance=instance,
+        )
+    assert failure.value.__cause__ is not None
+    raise failure.value.__cause__
+
+
 SCENARIOS: list[tuple[str, Scenario]] = [
     (ErrorKind.INVALID_INPUT, lambda _: require_shared("memory://orders")),
     (ErrorKind.OTHER_QUERY, lambda _: MicroBatch("new", 0).require_after(MicroBatch("old", 4), None)),
@@ -50,6 +63,7 @@ SCENARIOS: list[tuple[str, Scenario]] = [
     ),
     (ErrorKind.INVALID_INPUT, lambda _: CheckpointCursor.from_text("somewhere")),
     (ErrorKind.TIMELINE_REPLACED, _timeline_replaced),
+    (ErrorKind.INVALID_INPUT, _wrong_config),
     (ErrorKind.NO_CHECKPOINT, lambda case: checkpoint_of(case.coordinator(), 1)),
 ]
 

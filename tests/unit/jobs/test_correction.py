@@ -179,7 +179,7 @@ def test_the_command_runs_another_for_each_day(tmp_path, keyed_on):
         return result
 
     shown = run(DAYS[2], "--dry-run").stdout
-    assert "would be restored to checkpoint 2" in shown
+    assert "goes back to checkpoint 2" in shown
     assert "2001-01-03, 2001-01-04" in shown
     assert json.loads(run(DAYS[2], "--dry-run", "--json").stdout)["restore_to"] == 2
     worker = ["--", sys.executable, str(script), store.uri, "{batch}"]

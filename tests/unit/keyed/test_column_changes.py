@@ -216,7 +216,7 @@ def test_a_restore_to_before_the_change(coordinator):
     """The job has the old columns again, and the same request changes them again."""
     change = {"drop": ("x",), "rename": {"a": "b"}}
     write(coordinator, [{"id": 1, "b": 11}], **change)
-    write(coordinator, [{"id": 2, "b": 21}])
+    write(coordinator, [{"id": 2, "b": 21}], **change)  # nothing left to do
     coordinator.savepoint(4, "later")
     coordinator.restore(1)
     assert rows(coordinator) == [{"id": 1, "a": 10, "x": "one"}, {"id": 2, "a": 20, "x": "two"}]
@@ -291,8 +291,8 @@ def test_documents_with_ids_are_read_again(coordinator):
         ([], {"a": "a"}),
     ],
 )
-def test_a_name_is_changed_once_in_a_request(drop, rename):
-    """A swap, or a rename to a dropped name, takes two checkpoints."""
+def test_a_request_that_would_do_something_else_when_asked_again(drop, rename):
+    """A swap swaps back; a column renamed to a dropped name would be dropped next time."""
     with pytest.raises(InvalidInputError, match="twice in one request") as caught:
         ColumnChanges.of(drop, rename)
     assert caught.value.kind == "schema_change"
@@ -302,21 +302,43 @@ def schema(*names: str) -> StateSchema:
     return StateSchema.of(pa.schema({"id": pa.int64()} | dict.fromkeys(names, pa.string())), ["id"], 8)
 
 
-def test_a_change_is_of_what_is_there():
-    """By exact names; the case of one may change, and one of two that differ in nothing else may go."""
+def test_what_is_so_already_stays():
+    """A writer's request stands for many batches; a person's is about what is there now."""
     changes = ColumnChanges.of(["x"], {"a": "b"})
     once = changes.applied_to(schema("a", "x"))
     assert once.columns.names == ["id", "b"]
-    for wrong, known, said in (
-        (changes, once, "no column 'x': it has id, b"),
-        (changes, schema("a", "b", "x"), "the state has both"),
-        (ColumnChanges.of(["NAME"]), schema("Name"), "no column 'NAME': did you mean 'Name'"),
-        (ColumnChanges.of([], {"a": "NAME"}), schema("a", "Name"), "differ only in case"),
-    ):
-        with pytest.raises(InvalidInputError, match=said):
-            wrong.applied_to(known)
-    assert ColumnChanges.of([], {"Name": "name"}).applied_to(schema("Name")).columns.names == ["id", "name"]
-    assert ColumnChanges.of(["Name"]).applied_to(schema("Name", "name")).columns.names == ["id", "name"]
+    assert changes.applied_to(once) == once
+    assert changes.applied_to(schema("y")) == schema("y")
+    with pytest.raises(InvalidInputError, match="no column 'x': it has id, b"):
+        changes.applied_to(once, strict=True)
+    with pytest.raises(InvalidInputError, match="the state has both"):
+        changes.applied_to(schema("a", "b", "x"))
+
+
+def test_the_case_of_a_name():
+    """It can be changed, or one of two that differ in nothing else dropped; never another one by accident."""
+    cased = ColumnChanges.of([], {"Name": "name"})
+    once = cased.applied_to(schema("Name"))
+    assert once.columns.names == ["id", "name"]
+    assert cased.applied_to(once) == once
+    cased.refuse_written(["other"])
+    twins = ColumnChanges.of(["Name"])
+    assert twins.applied_to(twins.applied_to(schema("Name", "name"))).columns.names == ["id", "name"]
+    with pytest.raises(InvalidInputError, match="no column 'NAME': did you mean 'Name'"):
+        ColumnChanges.of(["NAME"]).applied_to(schema("Name"))
+    with pytest.raises(InvalidInputError, match="differ only in case"):
+        ColumnChanges.of([], {"a": "NAME"}).applied_to(schema("a", "Name"))
+    both = ColumnChanges.of([], {"a": "NAME"}).applied_to(schema("a", "Name"), case_sensitive=True)
+    assert both.columns.names == ["id", "NAME", "Name"]
+
+
+def test_a_batch_does_not_write_what_it_drops():
+    """Else every batch would bring the column back, and the next one drop it."""
+    changes = ColumnChanges.of(["x"], {"a": "b"})
+    for name in ("x", "A"):
+        with pytest.raises(InvalidInputError, match=f"{name!r} is dropped or renamed, and"):
+            changes.refuse_written([name])
+    changes.refuse_written(["A"], case_sensitive=True)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,11 @@ def _materialize() -> object:
         ("keys", lambda: write_state(NO_ROWS, ATTEMPT, operator="op", keys="ab")),
         ("keys", lambda: merge_state(NO_ROWS, ATTEMPT, operator="op", keys="ab", update={}, schema="a INT")),
         ("keys", lambda: by_key_group(NO_ROWS, "ab")),
-        ("drop", lambda: ColumnChanges.of("ab")),
+        (
+            "drop_columns",
+            lambda: write_state(NO_ROWS, ATTEMPT, operator="op", keys=["a"], drop_columns="ab"),
+        ),
+        ("drop_columns", lambda: ColumnChanges.of("ab")),
         ("key_columns", lambda: StateSchema.of(ROWS.schema, "ab")),
         ("operators", _materialize),
     ],

@@ -18,7 +18,7 @@ GIVEN = {"store": "file:///x", "job": "job", "operator": "op"}
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"table": "rows"}, "one of state, changes"),
+        ({"table": "rows"}, "one of state, changes, checkpoints"),
         ({"push_filters": "true"}, "does not know option 'push_filters'"),
         ({"operater": "x"}, "does not know option 'operater' for reading state"),
         ({"excludeRegex": "x"}, "does not know option 'excluderegex' for reading state"),
@@ -63,9 +63,11 @@ def test_the_words_of_other_sources_are_known(word: str, says: str) -> None:
 
 @pytest.mark.parametrize("path", ["gs://bucket/folder/orders/totals", "gs://bucket/folder/orders/totals/"])
 def test_an_address_is_store_job_and_operator(path: str) -> None:
-    """What `load` takes."""
+    """What `load` takes; of the table of checkpoints without an operator."""
     found = SourceOptions.of({"path": path, "at": "3"})
     assert (found.store, found.job, found.operator) == ("gs://bucket/folder", "orders", "totals")
+    found = SourceOptions.of({"path": "file:///a/b/orders", "table": "checkpoints"})
+    assert (found.store, found.job) == ("file:///a/b", "orders")
 
 
 @pytest.mark.parametrize(
@@ -83,10 +85,11 @@ def test_what_is_no_address_is_refused(given: dict[str, str], says: str) -> None
 
 
 def test_options_of_a_read() -> None:
-    """Ranges in any order, one number among them."""
+    """Ranges in any order, one number among them; the table of checkpoints has no operator."""
     found = SourceOptions.of({**GIVEN, "key_groups": "20,0-15", "columns": "a, b"})
     assert found.key_groups == (KeyGroupRange.of(0, 15), KeyGroupRange.of(20, 20))
     assert found.columns == ("a", "b")
+    assert SourceOptions.of({"store": "x", "job": "y", "table": "checkpoints"}).operator == ""
 
 
 @pytest.mark.parametrize(

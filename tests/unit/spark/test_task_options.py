@@ -29,6 +29,7 @@ from dstl_dagster.spark.sink.tasks import write_partition
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.source.source import (
     ChangesReader,
+    CheckpointsReader,
     StateReader,
     changes_schema,
     state_at,
@@ -122,6 +123,14 @@ def reading_planner(job: dict[str, str], server: GCSServer, more: dict[str, str]
     return state_at(SourceOptions.of({**job, "operator": "op", **more}), None)
 
 
+def listing_task(job: dict[str, str], server: GCSServer, more: dict[str, str]) -> Any:
+    written(job)
+    reader = CheckpointsReader(SourceOptions.of({**job, "table": "checkpoints", **more}))
+    one_refusal(server, "*", "objects.list")
+    (partition,) = reader.partitions()
+    return list(reader.read(partition))
+
+
 def changes_task(job: dict[str, str], server: GCSServer, more: dict[str, str]) -> Any:
     written(job)
     options = SourceOptions.of({**job, "operator": "op", "table": "changes", **more})
@@ -183,7 +192,7 @@ def small_changes(job: dict[str, str], server: GCSServer, more: dict[str, str]) 
     "work",
     [
         *(state_task, file_task, opening_task, large_message, planner),
-        *(reading_task, reading_planner, changes_task),
+        *(reading_task, reading_planner, listing_task, changes_task),
         *(read_state_task, look_up_task, write_state_task, small_changes),
     ],
 )

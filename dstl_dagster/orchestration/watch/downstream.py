@@ -1,0 +1,213 @@
+"""A sensor that asks for a job of the user's for each checkpoint, once its files are published.
+
+Owns which checkpoints are asked for, and what the run is told. Does not own the events of checkpoints
+(`tick`), or what the job does.
+
+Why each is asked for once. The runs decide, not the cursor alone: a request carries the checkpoint as a tag
+and as its run key, and is left out where a run with that tag exists. So a tick that is killed between its
+runs and its cursor asks again for what it did not get to, and neither a cleared cursor nor a renamed sensor
+repeats anything. A run that exists but never started is asked for again: by its key Dagster starts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import dagster as dg
+
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.clock import SystemClock
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
+from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.partitions import has_partition
+from dstl_dagster.orchestration.report.page import Page
+from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_DOWNSTREAM, TAG_JOB
+from dstl_dagster.orchestration.watch.tick import CheckpointCursor, TimelineFollower
+from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
+
+_RunConfig = Callable[[Completed], Mapping[str, Any]]
+_NAMED: Final = 5
+
+
+def build_downstream_sensor(
+    job: str | JobAssets,
+    downstream: Any,
+    *,
+    partitions_def: dg.PartitionsDefinition[str] | None = None,
+    run_config: _RunConfig | None = None,
+    name: str | None = None,
+    changelog: ChangelogStorageResource | None = None,
+    max_runs_per_tick: int = 20,
+    minimum_interval_seconds: int = 30,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """Asks for a run of `downstream` for each checkpoint of `job`, in order, exactly once.
+
+    A checkpoint is asked for when it is committed: its files are published, but for blocked ones. One that a
+    restore undid before the sensor saw it is passed over. A run that fails is not asked for again: re-execute
+    it, or let `run_retries` do that. Without a cursor the sensor begins with the oldest checkpoint that is
+    retained; set it to `{"slot": N}` to begin behind slot N of the timeline.
+
+    Each run has the tags `dstl/job`, `dstl/checkpoint_id` and `dstl/attempt`.
+
+    Args:
+        job: the job whose checkpoints are followed, or its asset keys.
+        downstream: the job to run, as `@job` or `define_asset_job` made it, or its name.
+        partitions_def: of `downstream`. `JobAssets.partitions`: a run is for the partition of the checkpoint,
+            such as chk-00000042; one that was cleaned up in the meantime is passed over. Any other: a run is
+            for the partition of the checkpoint's batch, and a checkpoint without one, such as a base, is
+            passed over. None: the job has no partitions.
+        run_config: the config of a run, from the checkpoint's `completed` record.
+        name: of the sensor; by default the downstream job's, with `_after_<job>`.
+        changelog: where `job` lives; without it, the resource named `changelog`.
+        max_runs_per_tick: where a tick stops; the next one continues there.
+
+    Raises: InvalidInputError for something that is no job, no partitions, no function.
+    """
+    assets = JobAssets.of(job)
+    target = downstream if isinstance(downstream, str) else getattr(downstream, "name", None)
+    if not isinstance(target, str):
+        raise InvalidInputError(f"downstream is a job or the name of one, not {downstream!r}")
+    if partitions_def is not None and not isinstance(partitions_def, dg.PartitionsDefinition):
+        raise InvalidInputError(f"partitions_def is that of {target}, not {partitions_def!r}")
+    if run_config is not None and not callable(run_config):
+        raise InvalidInputError(f"run_config is a function of the completed record, not {run_config!r}")
+    if max_runs_per_tick < 1:
+        raise InvalidInputError(f"max_runs_per_tick is 1 or more, not {max_runs_per_tick}")
+
+    def ask(context: dg.SensorEvaluationContext, resource: ChangelogStorageResource) -> dg.SensorResult:
+        coordinator = resource.coordinator(assets.job)
+        asking = _Asking(context.instance, assets, coordinator, target, partitions_def, run_config)
+        asking.follow(asking.start(context.cursor), max_runs_per_tick)
+        said = asking.summary()
+        context.log.info(said)
+        return dg.SensorResult(
+            run_requests=asking.requests,
+            skip_reason=None if asking.requests else said,
+            cursor=asking.cursor.to_text(),
+            dynamic_partitions_requests=asking.partition_requests(),
+        )
+
+    return dg.sensor(
+        name=name or f"{target}_after_{assets.group_name}",
+        job_name=target,  # by name: Dagster copies a job when it binds resources
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        description=f"Asks for a run of {target} for each checkpoint of job {assets.job}.",
+    )(with_changelog(changelog, ask))
+
+
+@dataclass
+class _Asking:
+    """One tick. Attributes: `requests`, oldest checkpoint first; `passed`: over whom, and why."""
+
+    instance: dg.DagsterInstance
+    assets: JobAssets
+    coordinator: CheckpointCoordinator
+    target: str
+    partitions_def: dg.PartitionsDefinition[str] | None
+    run_config: _RunConfig | None
+    cursor: CheckpointCursor = field(default_factory=CheckpointCursor)
+    requests: list[dg.RunRequest] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
+
+    def start(self, cursor_text: str | None) -> CheckpointCursor:
+        """Raises: as `TimelineFollower.start`."""
+        page = Page(self.assets, self.instance)
+        start = TimelineFollower(page, self.coordinator, SystemClock()).start(cursor_text)
+        if cursor_text is not None:
+            return start
+        retained = self.coordinator.timeline.tail().retained
+        return CheckpointCursor(slot=retained[0].completed.slot - 1) if retained else CheckpointCursor()
+
+    @cached_property
+    def _view(self) -> TimelineView:
+        """Read behind the record that is considered first: a restore that undid it is seen."""
+        return self.coordinator.timeline.tail()
+
+    def follow(self, start: CheckpointCursor, max_runs: int) -> None:
+        """The cursor stays before a checkpoint that is not committed: the next tick meets it again."""
+        self.cursor, reached = start, start
+        completed: Completed | None = None
+        for record in self.coordinator.timeline.records(start.slot):
+            reached = reached.after(record)
+            match record:
+                case Completed():
+                    completed = record
+                    continue
+                case Committed() if completed is not None:
+                    if len(self.requests) == max_runs:
+                        return
+                    self._consider(completed)
+                    completed = None
+                case Restored():
+                    completed = None
+                case _:
+                    pass
+            if completed is None:
+                self.cursor = reached
+
+    def _consider(self, completed: Completed) -> None:
+        checkpoint_id = completed.checkpoint_id
+        if self._view.is_abandoned(checkpoint_id):
+            self.passed.append(f"{checkpoint_id}: undone by a restore")
+            return
+        partition = None
+        if self.partitions_def is not None:
+            partition = self._partition(completed)
+            if partition is None:
+                return
+        asked = f"{self.target}/{self._view.timeline_id}/{checkpoint_id}/{completed.attempt}"
+        runs = self.instance.get_runs(dg.RunsFilter(tags={TAG_DOWNSTREAM: asked}), limit=1)
+        if any(run.status is not dg.DagsterRunStatus.NOT_STARTED for run in runs):
+            return
+        self.requests.append(
+            dg.RunRequest(
+                run_key=asked,
+                partition_key=partition,
+                run_config={} if self.run_config is None else dict(self.run_config(completed)),
+                tags={
+                    TAG_DOWNSTREAM: asked,
+                    TAG_JOB: self.assets.job,
+                    TAG_CHECKPOINT: str(checkpoint_id),
+                    TAG_ATTEMPT: str(completed.attempt),
+                },
+            )
+        )
+
+    def _partition(self, completed: Completed) -> str | None:
+        definition, key = self.partitions_def, completed.idempotency_key
+        if definition == self.assets.partitions:
+            entry = self._view.checkpoints.get(completed.checkpoint_id)
+            if entry is not None and entry.subsumed is None:
+                return self.assets.partition_key(completed.checkpoint_id)
+            self.passed.append(f"{completed.checkpoint_id}: cleaned up before it was seen")
+        elif definition is not None and key is not None and has_partition(definition, key, self.instance):
+            return key
+        else:
+            self.passed.append(
+                f"{completed.checkpoint_id}: its batch {key!r} is no partition of {self.target}"
+            )
+        return None
+
+    def partition_requests(self) -> list[Any]:
+        """The partitions of checkpoints that runs are for: Dagster adds them before it starts a run."""
+        if self.partitions_def != self.assets.partitions or not self.requests:
+            return []
+        existing = set(self.instance.get_dynamic_partitions(self.assets.partitions_name))
+        wanted = [request.partition_key for request in self.requests if request.partition_key is not None]
+        missing = [key for key in wanted if key not in existing]
+        return [self.assets.partitions.build_add_request(missing)] if missing else []
+
+    def summary(self) -> str:
+        ids = [str(request.tags[TAG_CHECKPOINT]) for request in self.requests]
+        parts = [f"asked for {self.target} for checkpoints {', '.join(ids)}"] if ids else []
+        if self.passed:
+            more = len(self.passed) - _NAMED
+            listed = "; ".join(self.passed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+            parts.append(f"passed over {listed}")
+        return f"slot {self.cursor.slot}: " + ("; ".join(parts) if parts else "nothing new")

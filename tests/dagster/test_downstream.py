@@ -1,0 +1,207 @@
+"""A user's own job is asked for once for each checkpoint, whatever happens to the daemon and its cursor."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+
+from dstl_dagster import build_downstream_sensor
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.settings.checkpoint import CheckpointOptions
+from tests.dagster.days import DAYS, JOB
+
+if TYPE_CHECKING:
+    from tests.dagster.conftest import Days
+
+pytestmark = pytest.mark.dagster
+
+DAY = "2024-01-{:02}".format
+AT_ONCE = CheckpointOptions(num_retained=1)
+
+
+@dg.op
+def look() -> None:
+    """Whatever a user's job does."""
+
+
+@dg.job
+def report() -> None:
+    look()
+
+
+@dataclass
+class Daemon:
+    """Does with a tick what Dagster's daemon does, effect by effect; can be killed between any two."""
+
+    days: Days
+    options: dict[str, Any] = field(default_factory=dict)
+    name: str | None = None
+    cursor: str | None = None
+    said: str = ""
+
+    def tick(self, rng: random.Random | None = None) -> None:
+        sensor = build_downstream_sensor(JOB, report, name=self.name, **self.options)
+        with dg.build_sensor_context(
+            instance=self.days.instance, cursor=self.cursor, resources={"changelog": self.days.resource()}
+        ) as context:
+            result = sensor(context)
+        assert isinstance(result, dg.SensorResult)
+        self.said = "" if result.skip_reason is None else str(result.skip_reason.skip_message)
+        effects = list(self._effects(result, sensor.name))
+        for effect in effects[: len(effects) if rng is None else rng.randrange(len(effects) + 1)]:
+            effect()
+
+    def _effects(self, result: dg.SensorResult, sensor_name: str) -> Iterator[Callable[[], None]]:
+        for added in result.dynamic_partitions_requests or []:
+            yield lambda added=added: self.days.instance.add_dynamic_partitions(
+                added.partitions_def_name, list(added.partition_keys)
+            )
+        for request in result.run_requests or []:
+            yield lambda request=request: self.launch(request, sensor_name)
+
+        def move() -> None:
+            self.cursor = result.cursor
+
+        yield move
+
+    def launch(
+        self,
+        request: dg.RunRequest,
+        sensor_name: str,
+        status: dg.DagsterRunStatus = dg.DagsterRunStatus.STARTED,
+    ) -> None:
+        """By Dagster's own rule a run key is launched once for a sensor of this name."""
+        tags = {"dagster/run_key": str(request.run_key), "dagster/sensor_name": sensor_name}
+        if self.days.instance.get_runs(dg.RunsFilter(tags=tags)):
+            return
+        if request.partition_key is not None:
+            tags["dagster/partition"] = request.partition_key
+        self.days.instance.add_run(
+            dg.DagsterRun(
+                job_name="report",
+                run_id=str(uuid.uuid4()),
+                status=status,
+                run_config=dict(request.run_config),
+                tags={**request.tags, **tags},
+            )
+        )
+
+    def asked(self, tag: str = "dstl/checkpoint_id") -> list[str]:
+        """What the runs are for, in the order in which they were made."""
+        return [run.tags[tag] for run in reversed(self.days.instance.get_runs())]
+
+
+def make(days: Days, *places: str, **how: Any) -> None:
+    for place in places:
+        days.code.make_outside(days.uri, place, **how)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_checkpoint_is_asked_for_once(seed: int, days: Days) -> None:
+    """The daemon is killed between any two effects; the cursor is cleared, the sensor renamed."""
+    rng = random.Random(seed)
+    daemon = Daemon(days, {"max_runs_per_tick": 2})
+    for number in range(1, 7):
+        make(days, DAY(number), files=0)
+        daemon.tick(rng)
+        if number == 4:
+            daemon.cursor = None
+        if number == 5:
+            daemon.name, daemon.cursor = "another", None
+    for _ in range(6):
+        daemon.tick()
+    assert daemon.asked() == [str(number) for number in range(1, 7)]
+    assert daemon.said == "slot 18: nothing new"
+
+
+def test_a_checkpoint_is_asked_for_once_its_files_are_published(days: Days) -> None:
+    """Not when it is complete: its files are not there yet."""
+    make(days, DAY(1), until="completed")
+    daemon = Daemon(days)
+    daemon.tick()
+    assert daemon.asked() == []
+    days.coordinator("spark-submit").compose_commit()
+    daemon.tick()
+    assert daemon.asked() == ["1"]
+
+
+def test_a_run_that_never_started_is_asked_for_again(days: Days) -> None:
+    """The daemon died between making the run and starting it: by the same run key Dagster starts it."""
+    make(days, DAY(1), files=0)
+    sensor = build_downstream_sensor(JOB, report)
+    made = []
+    for _ in range(2):
+        with dg.build_sensor_context(
+            instance=days.instance, resources={"changelog": days.resource()}
+        ) as context:
+            (request,) = sensor(context).run_requests
+        made.append(request.run_key)
+        Daemon(days).launch(request, sensor.name, dg.DagsterRunStatus.NOT_STARTED)
+    assert len(set(made)) == 1
+    assert len(days.instance.get_runs()) == 1
+
+
+def test_a_run_is_for_the_partition_of_its_checkpoint(days: Days) -> None:
+    """Which exists before the run is started. What was cleaned up in the meantime cannot be read any more."""
+    make(days, DAY(1), DAY(2), DAY(3), files=0, options=AT_ONCE)
+    daemon = Daemon(days, {"partitions_def": JOB.partitions}, cursor='{"slot": 0}')
+    days.code.CheckpointCoordinator("days", days.store, AT_ONCE).clean_up()
+    daemon.tick()
+    assert daemon.asked("dagster/partition") == days.shown_checkpoints() == ["chk-00000003"]
+
+
+def test_a_run_is_for_the_partition_of_the_batch(days: Days) -> None:
+    """With config of the user's; a checkpoint of no partition is passed over, and named."""
+    make(days, DAY(1), "a fold", DAY(2), files=0)
+
+    def config(completed: Any) -> dict[str, Any]:
+        return {"ops": {"look": {"config": {"day": completed.idempotency_key}}}}
+
+    daemon = Daemon(days, {"partitions_def": DAYS, "run_config": config})
+    daemon.tick()
+    assert daemon.asked("dagster/partition") == [DAY(1), DAY(2)]
+    newest = days.instance.get_runs(limit=1)[0]
+    assert newest.run_config == {"ops": {"look": {"config": {"day": DAY(2)}}}}
+
+
+def test_what_a_restore_undid_is_passed_over(days: Days) -> None:
+    """Its files are gone. What comes after it is asked for."""
+    make(days, DAY(1), DAY(2), files=0)
+    days.coordinator("somebody").restore(1)
+    daemon = Daemon(days, cursor='{"slot": 0}')
+    daemon.tick()
+    make(days, DAY(2), files=0)
+    daemon.tick()
+    assert daemon.asked() == ["1", "3"]
+    daemon.cursor = '{"slot": 3}'
+    daemon.tick()
+    assert "passed over 2: undone by a restore" in daemon.said
+
+
+def test_without_a_cursor_it_begins_with_what_is_retained(days: Days) -> None:
+    """A sensor on an old job does not ask for years of checkpoints."""
+    make(days, DAY(1), DAY(2), DAY(3), files=0, options=AT_ONCE)
+    days.code.CheckpointCoordinator("days", days.store, AT_ONCE).clean_up()
+    daemon = Daemon(days)
+    daemon.tick()
+    assert daemon.asked() == ["3"]
+
+
+def test_what_cannot_work_is_refused_where_it_is_built() -> None:
+    """And by the cursor's own rules, where it was set by hand."""
+    with pytest.raises(InvalidInputError, match="downstream is a job or the name of one, not <"):
+        build_downstream_sensor(JOB, object())
+    with pytest.raises(InvalidInputError, match="partitions_def is that of report, not 'daily'"):
+        build_downstream_sensor(JOB, "report", partitions_def="daily")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="run_config is a function of the completed record"):
+        build_downstream_sensor(JOB, "report", run_config={})  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="max_runs_per_tick is 1 or more"):
+        build_downstream_sensor(JOB, "report", max_runs_per_tick=0)
+    assert build_downstream_sensor(JOB, report).name == "report_after_days"
+    assert build_downstream_sensor(JOB, dg.define_asset_job("other")).job_name == "other"
