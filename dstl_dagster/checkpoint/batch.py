@@ -1,4 +1,4 @@
-"""The life of one batch, from step 1 to the end of its checkpoint, whatever does the work in between.
+"""The life of one batch, from step 1 to the end of its checkpoint, independent of the writer in between.
 
 Owns the order of a batch's steps, and aborting an attempt that cannot continue. Does not own the steps
 (`coordinator`), or what is written (`keyed`, `recoverable`, and Spark on top of them).
@@ -6,7 +6,7 @@ Owns the order of a batch's steps, and aborting an attempt that cannot continue.
     open      1        on the last completed checkpoint, once `check` has passed
     add       2, 3     what tasks made durable; state is read at the parent, which is loaded once
     merge     3        the changes of an operator pay for a merge of its older runs, in this same checkpoint
-    hand over 3        the report waits in the store for steps 4 to 7, which run elsewhere (Dagster)
+    hand over 3        the report waits in the store for steps 4 to 7, which Dagster's ops run
     complete  4 to 7   in this process (a stream, the data source, a checkpoint of bases)
 """
 
@@ -80,8 +80,8 @@ class Batch:
         parent: the checkpoint whose state it builds on; `None` for a job's first.
 
     Args:
-        claim: what the program said of the batch; `None`: a driver that says nothing but positions.
-        trigger: what step 1 cost.
+        claim: the program's, about the batch; `None`: a driver that says nothing but positions.
+        trigger: the cost of step 1.
         cost: of steps 2 and 3, from where this process began with them.
     """
 
@@ -167,9 +167,9 @@ class Batch:
         cost: RunningCost | None = None,
         clock: Clock | None = None,
     ) -> Self:
-        """The batch of an attempt opened elsewhere, such as in Spark's planner, with nothing added to it yet.
+        """The batch of an attempt opened by another process, such as Spark's planner, with nothing added yet.
 
-        `trigger`: what step 1 cost there. `cost`: as for the class. `clock`: the report's seconds count
+        `trigger`: the cost of step 1 there. `cost`: as for the class. `clock`: the report's seconds count
         from here.
 
         Raises: NotFoundError (the parent was cleaned up: the attempt is dead), FormatError.
@@ -281,7 +281,7 @@ class Batch:
 
     @property
     def meter(self) -> CostMeter:
-        """Count here what is requested for the batch elsewhere than through `coordinator`: in its tasks."""
+        """Count the requests for the batch that bypass `coordinator`: those of its tasks."""
         return self._elsewhere
 
     def count_along(self, counter: Counter | None) -> None:
@@ -290,7 +290,7 @@ class Batch:
             self._along[counter] = counter.cost
 
     def cost(self) -> CheckpointCost:
-        """What steps 1 to 3 requested so far, in this process and in its tasks."""
+        """The requests of steps 1 to 3 so far, in this process and in its tasks."""
         cost = CheckpointCost()
         if self._trigger.requests:
             cost = cost.with_step(TRIGGER, self._trigger)

@@ -31,7 +31,7 @@ def _nothing_else(_by: str) -> bool:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a program says of its batch before step 1.
+    """A program's claim about its batch, before step 1.
 
     Attributes:
         source: what applies the batch.

@@ -1,4 +1,4 @@
-"""The control plane of one job: what may be asked of it, each a function in a file of its own.
+"""The control plane of one job: its operations, each a function in a file of its own.
 
 Owns the arguments and promises of each step. Does not own a step (`steps`), going back (`restore`), a look at
 everything (`inspect`), or the rules (`timeline.decisions`).
@@ -45,9 +45,9 @@ class CheckpointCoordinator(CheckpointReader):
         job: the job's name.
         store: where the job is stored.
         options: of the job: a mapping of keys, `JobOptions`, or `CheckpointOptions` alone. Clean-up looks for
-            components of files where they say (temporary bucket, entropy), and who writes for the job with
+            components of files where they say (temporary bucket, entropy), and a writer for the job with
             `job_options` puts them there.
-        owner: who opens attempts here (a Dagster run, a query). An owner that comes back after a crash may
+        owner: of attempts opened here (a Dagster run, a query). An owner that comes back after a crash may
             fence its own attempt without take-over. By default every coordinator is an owner of its own.
         clock, new_id: time and UUIDs, injected for tests.
 
@@ -85,7 +85,7 @@ class CheckpointCoordinator(CheckpointReader):
         First finishes what earlier decisions started: publishing files, resolving blocked ones, retracting
         those that a restore abandoned. With `expected_parent` (an id, or `None` for "no checkpoint yet") the
         attempt opens only on exactly that parent. `take_over` fences another owner's open attempt: any, or
-        only the one with the given id.
+        only the one with this id.
 
         Raises: ConflictError, kind `attempt_open` (another owner's attempt is open; `take_over=True` fences
         it), `already_applied` (a completed checkpoint holds `idempotency_key`), `moved`.
@@ -136,7 +136,7 @@ class CheckpointCoordinator(CheckpointReader):
     ) -> tuple[PlannedAttempt, Checkpoint | None]:
         """Step 1 without its decision: the attempt that `begin` opens, and the checkpoint it builds on.
 
-        For a caller who learns only in its tasks whether the batch may run. Finishes earlier decisions, as
+        For a caller that learns only in its tasks whether the batch may run. Finishes earlier decisions, as
         `trigger` does. `check` and `claim` are as in `open`.
 
         Raises: as `Claim.check`, and what `check` raises.
@@ -329,7 +329,7 @@ class CheckpointCoordinator(CheckpointReader):
         return compose_commit.publish(self._job, checkpoint_id)
 
     def plan_restore(self, checkpoint_id: int) -> RestorePlan:
-        """What `restore` would undo, keep and read. Changes nothing.
+        """The plan of `restore`: what it would undo, keep and read. Changes nothing.
 
         Raises: as `restore`, but for damage, which only reading everything shows.
         """
@@ -347,8 +347,8 @@ class CheckpointCoordinator(CheckpointReader):
         From 0, before the first, the job begins anew. Until a checkpoint completes, readers see the state as
         it was; savepoints can be read and exported as long as they are not released. Returns `None` then.
 
-        First reads all state of the checkpoint, and decides nothing if it is damaged. Ends the open attempt,
-        whoever owns it. Files that abandoned checkpoints published are retracted, each only if it is still
+        First reads all state of the checkpoint, and decides nothing if it is damaged. Ends the open attempt
+        of any owner. Files that abandoned checkpoints published are retracted, each only if it is still
         exactly theirs. Their batches may be applied again. With a `request_id` a repeated restore (a retried
         step) happens once. With `expected_last` it happens only while that is the job's last checkpoint: what
         `plan_restore` showed is what goes.

@@ -75,7 +75,7 @@ class Checkpoint:
 
     @property
     def source(self) -> Source | None:
-        """The one that the checkpoint's batch is of, whatever its name is by now; `None` if it names none."""
+        """The one that the checkpoint's batch is of, even if renamed since; `None` if it names none."""
         batch = self.entry.completed.batch
         known = self.manifest.sources.values()
         return next((each for each in known if batch is not None and each.id == batch.source), None)

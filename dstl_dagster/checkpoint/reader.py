@@ -69,7 +69,7 @@ class CheckpointReader:
 
     @property
     def job_options(self) -> JobOptions:
-        """All options of the job, for whoever works for it in another process."""
+        """All options of the job, for its workers in other processes."""
         return self._job.job_options
 
     @property
@@ -78,7 +78,7 @@ class CheckpointReader:
 
     @property
     def cost(self) -> Cost:
-        """What was requested through this object and its `store` so far, by whichever thread."""
+        """The requests through this object and its `store` so far, by any thread."""
         return self._job.meter.cost
 
     def running_cost(self) -> RunningCost:
@@ -106,7 +106,7 @@ class CheckpointReader:
         Args:
             at: its id, a number; a partition, or any idempotency key, that it holds; a savepoint's name; or a
                 time (a `datetime`, or text such as "2026-11-22T18:00Z"), for where the job stood then.
-                Prefixes tell them apart where that is needed: "partition:KEY", "savepoint:NAME",
+                Prefixes distinguish them where that is needed: "partition:KEY", "savepoint:NAME",
                 "time:2026-11-22", "checkpoint:12". Text of digits is never an id without one.
 
         Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`), InvalidInputError, FormatError.
@@ -123,7 +123,7 @@ class CheckpointReader:
             ) from error
 
     def later_cost(self, checkpoint: Checkpoint) -> CheckpointCost:
-        """What steps 5 and 6 of a checkpoint cost, by the try of each that wrote its record.
+        """The cost of steps 5 and 6 of a checkpoint, by the try of each that wrote its record.
 
         As far as it was noted: on a bucket. Two requests.
         """

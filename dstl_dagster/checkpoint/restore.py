@@ -1,4 +1,4 @@
-"""Going back to an earlier checkpoint: what it would undo, and doing it.
+"""Going back to an earlier checkpoint: the plan and the act.
 
 Owns the plan, which changes nothing, the order of a restore, and finding what it left behind. Does not own
 the rule (`decisions.to_restore`), or retracting the files of what goes (`steps.unfinished`).
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """What a restore would undo, keep and read, as of one look at the timeline. Nothing was changed.
+    """The plan of a restore: its effects and reads, as of one look at the timeline. Nothing was changed.
 
     Attributes:
         checkpoint_id: the checkpoint to resume from; 0: the job begins anew.
@@ -66,7 +66,7 @@ class RestorePlan:
         return sum(manifest.file_bytes for manifest in self.manifests.values())
 
     def in_words(self) -> str:
-        """Whoever confirms the restore reads this first: one line."""
+        """One line, for the person confirming the restore."""
         if self.checkpoint_id:
             said = f"A restore to checkpoint {self.checkpoint_id} "
         else:
@@ -89,7 +89,7 @@ class RestorePlan:
 
 
 def plan_restore(job: Job, checkpoint_id: int) -> RestorePlan:
-    """What a restore to this checkpoint would undo. Reads only.
+    """The plan of a restore to this checkpoint. Reads only.
 
     Raises: ConflictError (kind `abandoned`), NotFoundError, FormatError.
     """

@@ -1,4 +1,4 @@
-"""What is about a job as a whole: which jobs a store has, reading, writing, correcting, dropping one.
+"""A job as a whole: which jobs a store has, reading, writing, correcting, dropping one.
 
 Owns work on top of a job's checkpoints. Does not own a checkpoint (`checkpoint`) or a decision (`timeline`).
 What writes rows is imported on first use: it needs Arrow.

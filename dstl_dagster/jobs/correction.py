@@ -22,7 +22,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Correction:
-    """What correcting a batch takes.
+    """The plan for correcting a batch.
 
     Attributes:
         batch: its idempotency key, such as a partition.
@@ -31,7 +31,7 @@ class Correction:
         batches: the names of those to be run again, in order, `batch` among them.
         keys: their identities; several sources of a job may have a batch of one name.
         not_batches: ids of checkpoints that the restore takes back and that no batch made: bases, which come
-            again by themselves, and changes of columns, which somebody has to make again.
+            again by themselves, and changes of columns, which have to be made again manually.
     """
 
     job: str
@@ -42,7 +42,7 @@ class Correction:
     keys: tuple[BatchKey, ...] = ()
 
     def in_words(self) -> Iterator[str]:
-        """What it does, line by line."""
+        """Its steps, line by line."""
         if self.restore_to is None:
             yield f"job {self.job!r} was restored to before {self.batch} already"
         elif self.restore_to:
@@ -56,7 +56,7 @@ class Correction:
 
 
 def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str | None = None) -> Correction:
-    """What `correct` would do. Reads the timeline only.
+    """The plan of `correct`. Reads the timeline only.
 
     Args:
         batch: a partition, or any idempotency key.
@@ -100,7 +100,7 @@ def correct(
     """Restore, then `run` each batch in order, as long as each completes.
 
     Args:
-        run: runs one batch to its completed checkpoint, in whatever process, or raises.
+        run: runs one batch to its completed checkpoint, in any process, or raises.
         request_id: of the restore; a correction that is repeated under it restores once, and goes on.
         progress: called with (batches done, batches in total, the last one) after each.
 

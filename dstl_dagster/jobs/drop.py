@@ -6,7 +6,7 @@ Why this can be killed at any point, and run again. The drop first opens an atte
 run of the job is refused while it lasts. Then the timeline's first record goes, and nothing else for
 `DROP_WAIT_SECONDS`: a process that has the timeline in memory finds out by it, and takes back what it
 appends (`timeline`). What manifests name goes before the manifests, and those before the timeline. The
-timeline's last record goes last of all records: whoever reads what is left either sees the drop's attempt
+timeline's last record goes last of all records: a reader of the rest either sees the drop's attempt
 open or misses a slot, which is an error, and never an older state of the job. The hint, which says where to
 look for that record, goes after it. Each object is deleted by the listed generation.
 """
@@ -37,7 +37,7 @@ class Drop:
             `archive`, `components` (of files that are not published), ...
         checkpoints: ids of those that could be restored to.
         savepoints: checkpoint ids by name.
-        open_owner: who makes a checkpoint of it now; only `force` drops the job nevertheless.
+        open_owner: of the checkpoint in progress; only `force` drops the job nevertheless.
         problem: why its timeline cannot be read; only `force` drops the job nevertheless.
         left: objects that were written or replaced meanwhile: run it again.
         done: it was carried out.
@@ -78,7 +78,7 @@ def drop_job(
     drop that was interrupted.
 
     Args:
-        owner: who drops it: the same one may go on with an interrupted drop.
+        owner: of the drop: the same one may go on with an interrupted drop.
         force: also while another owner's attempt is open (its process fails at its next step), or if the job
             cannot be read or finished.
         clock: to wait by.

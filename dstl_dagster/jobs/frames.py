@@ -1,4 +1,4 @@
-"""Rows that a program holds in memory, in whatever form, as an operator's changes in a batch: without Spark.
+"""Rows that a program holds in memory, in any form, as an operator's changes in a batch: without Spark.
 
 Owns the counterparts of `dstl_dagster.spark.write_state` and `merge_state` for such rows.
 Does not own what rows are (`state.frames`), which values a state's columns take (`state.fitting`), what a
@@ -170,7 +170,7 @@ def merge_frame(
 
 
 class FrameMerge(NamedTuple):
-    """What `merge_frame` does, before its rows are known.
+    """The plan of `merge_frame`, before its rows are known.
 
     Attributes:
         what: names the state in errors.
@@ -272,7 +272,7 @@ def _new_rows(rows: Any, schema: StateSchema, known: StateSchema | None, what: s
         table = table.set_column(table.column_names.index(name), name, fitted)
     is_pandas = type(rows).__module__.partition(".")[0] == "pandas"
     for place, column in enumerate(table.columns):
-        # Without values it is float64 in pandas, whatever it is on other days.
+        # Without values it is float64 in pandas, also where it has another type on other days.
         if is_pandas and pt.is_floating(column.type) and column.null_count == len(column):
             table = table.set_column(place, table.column_names[place], pa.nulls(len(column)))
     return table

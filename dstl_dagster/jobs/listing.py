@@ -26,7 +26,7 @@ class JobSummary:
         completed_at: when it completed, by the clock of its run.
         batch: its idempotency key, such as a partition.
         retained: how many checkpoints can be restored to.
-        open_owner: who makes a checkpoint now; `None` if nobody does.
+        open_owner: of the checkpoint in progress; `None` if there is none.
         state_bytes: what reading all its state takes; `None` if its manifest does not say.
         problem: why the job cannot be read; the rest is unknown then.
     """

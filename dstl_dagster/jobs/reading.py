@@ -1,7 +1,7 @@
 """State without Spark, from the store's URI and the job's name alone.
 
 Owns what a program gives that has neither a coordinator nor a store. Does not own which checkpoint is meant
-(`checkpoint`), or the forms that rows are given in (`keyed`).
+(`checkpoint`), or the forms that rows are passed in (`keyed`).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def maintenance_job(definitions: dg.RepositoryDefinition | None, job: str, work:
 
 
 def asset_source(key: dg.AssetKey) -> str:
-    """The source that an asset is, unless it names another one; and who wrote, where it did."""
+    """The source that an asset is, unless it names another one; and the writer, where it does."""
     return f"asset:{key.to_user_string()}"
 
 

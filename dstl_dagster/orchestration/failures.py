@@ -1,7 +1,7 @@
-"""What a retry may do: the retry policy of steps, and the errors that end a step at once.
+"""The rule for retries: the retry policy of steps, and the errors that end a step at once.
 
 Owns the translation of an error into a Dagster failure. A retry can help after a transient error, and after
-whatever killed or broke the process. It cannot help against bad input, damaged bytes or a conflicting
+anything that killed or broke the process. It cannot help against bad input, damaged bytes or a conflicting
 decision of another process: such an error fails the step, with its message as the reason.
 """
 

@@ -17,7 +17,7 @@ from dstl_dagster.settings import parse_names
 
 
 class AssetRole(StrEnum):
-    """What an asset shows of a job."""
+    """The part of a job that an asset shows."""
 
     STATE = "state"
     OPERATOR = "operator"
@@ -139,7 +139,7 @@ class JobAssets:
 
     @classmethod
     def defined(cls, job: str) -> JobAssets:
-        """Those of the job's definitions in this process, for an op that is given the job's name alone."""
+        """Those of the job's definitions in this process, for an op that has only the job's name."""
         assets = cls(job)
         known = _defined.get(assets.group_name)
         return known if known is not None and known.job == job else assets

@@ -1,4 +1,4 @@
-"""What a run claims of its batch: which asset or op writes, and what its partitions are, in a job's words.
+"""A run's claim about its batch: which asset or op writes, and what its partitions are, in a job's words.
 
 Does not own whether that fits the job (`checkpoint.claims`), or which partition is next (`partition_order`).
 """
@@ -118,7 +118,7 @@ def _measure(definition: dg.PartitionsDefinition[Any] | None, *, ordered: bool) 
             "end": None if definition.end is None else window_key(definition.end),
             "exclusions": [str(each) for each in definition.exclusions or ()],
         }
-        # In order, an instant says which one is next, whatever the schedule. Else a name alone does.
+        # In order, an instant says which one is next, under any schedule. Else a name alone does.
         return Measure(_IN_ORDER, {}, schedule | bounds) if ordered else Measure(_ANY_ORDER, schedule, bounds)
     if isinstance(definition, dg.MultiPartitionsDefinition):
         parts = {

@@ -36,7 +36,7 @@ _NEWEST_EVENTS = 25
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a store holds of a job, beside what this instance was shown of it.
+    """The contents of a store for a job, beside what this instance was shown of it.
 
     Attributes:
         known: the instance was shown the job.
@@ -57,7 +57,7 @@ class Comparison:
         return self.sentence(self.difference)
 
     def sentence(self, difference: str) -> str:
-        """The same, for a difference that somebody else found."""
+        """The same, for a difference that another caller found."""
         return (
             f"the store {self.coordinator.store.uri} is not the one that this Dagster instance knows of job "
             f"{self.coordinator.job!r}: {difference}. Nothing was changed. Mount the right store, correct "

@@ -68,7 +68,7 @@ def open_batch(
     Args:
         store: a URI (`gs://bucket`, `file:///folder`), whose store is closed with the block; or a store.
         idempotency_key: identifies the batch, which is applied once.
-        owner: who opens it. A program that is started again under the same owner fences the attempt that it
+        owner: of the attempt. A program that is started again under the same owner fences the attempt that it
             left open; by default each is an owner of its own.
         take_over: fence another owner's attempt.
         check, progress: as for `CheckpointBatch`.
@@ -110,7 +110,7 @@ class CheckpointBatch:
         take_over: fence another owner's open attempt: any, or only the one of this id.
         check: called with the parent checkpoint (`None` before a job's first) before the attempt opens;
             raises if the batch must not run now. The attempt opens on exactly that parent.
-        claim: what the program says of the batch; refused if it does not fit the parent.
+        claim: the program's, about the batch; refused if it does not fit the parent.
         progress: called with (finished tasks, known tasks) while a write runs.
         application: called with the id of Spark's application and the URL of its page, before a write.
         clean_up_every: do steps 4 to 6 on leaving, and step 7 after every so many checkpoints (0: never);

@@ -1,6 +1,6 @@
 """The options that Spark passes to a data source, taken apart: ours, and those of the job.
 
-Owns telling them apart, whatever their case, and refusing the rest. Does not own what ours mean
+Owns distinguishing them, in any case of letters, and refusing the rest. Does not own what ours mean
 (`sink.options`, `source.options`) nor the job's (`settings.JobOptions`).
 """
 

@@ -1,9 +1,9 @@
-"""Steps 2 and 3 of a batch that another process opened, and whose steps 4 to 7 run elsewhere.
+"""Steps 2 and 3 of a batch that another process opened, and whose steps 4 to 7 run outside this one.
 
 Owns what a driver does that shares its attempt with a platform's retries of itself. Does not own how it hears
 of the attempt (`dstl_dagster.pipes`), or the batch's methods (`batch`).
 
-Why this is safe. Whoever opened the attempt waits for this process, and ends the attempt if it fails. A
+Why this is safe. The process that opened the attempt waits for this one, and ends the attempt if it fails. A
 platform may start a driver again, beside a zombie of the first: both write under one attempt, under names of
 their own, and only one report of an attempt can be stored, which is one driver's whole work. So a driver that
 fails leaves the attempt as it is, for the next one; it aborts it only where the next one would fail alike.
@@ -45,8 +45,8 @@ class ResumedBatch(CheckpointBatch):
 
     Args:
         coordinator: of the attempt's job, on a store that is the attempt's.
-        claim: what the program that opened the attempt said of the batch.
-        trigger: what step 1 cost where it was done.
+        claim: about the batch, of the program that opened the attempt.
+        trigger: the cost of step 1 where it was done.
         clock, progress: as for `CheckpointBatch`.
     """
 

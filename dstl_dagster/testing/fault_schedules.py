@@ -78,7 +78,7 @@ class NoFaults:
 
 
 class AtRequests:
-    """Faults at given indexes. Late effects arrive only when the test delivers them."""
+    """Faults at these indexes. Late effects arrive only when the test delivers them."""
 
     def __init__(self, faults: Mapping[int, Fault]) -> None:
         self._faults = dict(faults)

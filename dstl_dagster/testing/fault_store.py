@@ -301,7 +301,7 @@ class _FaultRanges(WrapperRanges):
 
 
 def _attempt(effect: Callable[[], object]) -> None:
-    # Nothing receives the answer to such a request, so a refusal has no one to go to.
+    # Nothing receives the answer to such a request, so a refusal has no receiver.
     try:
         effect()
     except DstlError:

@@ -1,6 +1,6 @@
-"""What one day adds to a checkpoint: state per aircraft and per route, and the day's reports.
+"""The part of one day in a checkpoint: state per aircraft and per route, and the day's reports.
 
-Owns the writing. Does not own what is computed (`pipeline`), or who runs the batch (`assets`).
+Owns the writing. Does not own what is computed (`pipeline`), or running the batch (`assets`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ anything.
 
 An attempt is on the timeline before it writes anything, and stays there. So an object of an attempt that the
 timeline does not know, read after the object was listed, says that records are missing: the last ones, since
-a gap is found by whoever reads.
+a gap is found by any reader.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def audit(job: Job) -> Audit:
 
 
 def _find_damage(job: Job, view: TimelineView, references: References) -> list[Damage]:
-    """Every object that a kept checkpoint needs and that is missing or has another length, and every
+    """Every object that a stored checkpoint needs and that is missing or has another length, and every
     unreadable manifest.
 
     Each object is checked once, and reported for the oldest checkpoint that needs it. Checkpoints that a
@@ -149,7 +149,7 @@ def _find_damage(job: Job, view: TimelineView, references: References) -> list[D
     saved = set(view.savepoints.values())
     for entry in view.kept:
         if view.is_abandoned(entry.checkpoint_id) and entry.checkpoint_id not in saved:
-            continue  # nobody goes back to it, and the next clean-up deletes it
+            continue  # no restore goes back to it, and the next clean-up deletes it
         try:
             for name in references.needed_by(entry):
                 needed.setdefault(name, entry.checkpoint_id)
@@ -191,7 +191,7 @@ def _difference(found: ObjectStat | None, written: Written, *, sums: bool) -> st
 
 
 def _there(job: Job, wanted: Sequence[str]) -> dict[str, ObjectStat]:
-    """Those of these objects that exist, by name. A listing tells of a thousand in one request."""
+    """Those of these objects that exist, by name. A listing covers a thousand in one request."""
     store, names = job.store, job.names
     listed = {name for name in wanted if name.startswith(names.attempts_prefix)}
     found: dict[str, ObjectStat] = {}

@@ -26,7 +26,7 @@ def change_checks(
 ) -> Iterator[list[Callable[[], object]]]:
     """One check for each handle: its files, its change sets, and their content. In the block.
 
-    Of a handle that is needed in part, all is checked: its files are there for good or not at all.
+    Of a handle that is needed in part, all is checked: its files exist permanently or not at all.
     """
     with ReadCache().with_disk(options or FsStateChangelogOptions()) as cache:
         reader = ChangelogReader(store, cache=cache, threads=1)  # the checks themselves run concurrently

@@ -169,11 +169,11 @@ def raise_unless_damage(error: DstlError) -> None:
 
 
 class FileChecks:
-    """Checks each changelog file once, whoever asks first. Thread-safe: the others wait for the first.
+    """Checks each changelog file once, for its first caller. Thread-safe: the others wait for the first.
 
     Args:
-        cache: takes what was read and is right, for those who read the files row by row; `None`: they do
-            not.
+        cache: takes what was read and is right, for readers of the files row by row; `None`: there
+            are none.
     """
 
     def __init__(self, store: ObjectStore, found: Findings, cache: ReadCache | None = None) -> None:

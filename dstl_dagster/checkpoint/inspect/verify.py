@@ -88,9 +88,9 @@ def verify_checkpoint(
         committed: its newest `committed` record; `None` if step 6 is not complete.
         origin: where its record says that it was made; files are named by the bucket that they had there.
         abandoned: a restore left it behind, and retracts its files.
-        options: where on this machine files are kept while they are checked, and how many bytes of them.
+        options: where on this machine files are cached while they are checked, and how many bytes of them.
         threads: objects checked concurrently. Each check holds one change set at a time, and all of them
-            together 64 MiB of small files; larger ones are on disk. A file that is kept is fetched once.
+            together 64 MiB of small files; larger ones are on disk. A cached file is fetched once.
         progress: called with (checks done, checks in total) from the calling thread.
 
     Raises: UnavailableError if the store is down, FormatError (kind `newer_version`) if a later release wrote
@@ -188,7 +188,7 @@ def _check_file(
 
 
 def _check_retracted(store: ObjectStore, file: FileReport, found: Findings) -> None:
-    """Nobody needs the file any more, nor its components."""
+    """The file is not needed any more, nor are its components."""
     final = file.recoverable.final_blob_identifier
     stat = store.in_bucket(final.bucket_name).stat(final.object_name)
     found.checked(final.object_name)

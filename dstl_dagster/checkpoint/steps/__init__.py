@@ -14,7 +14,7 @@ Each is a function of a `Job`. Owns the order within a step. Does not own the ru
 the race for a slot (`timeline`).
 
 A step may be killed at any request and run again by another process, concurrently with a zombie of itself,
-with the same outcome: whatever it has read, its record goes into the slot after that or nowhere.
+with the same outcome: its record goes into the slot after the last one that it has read, or nowhere.
 
 So a process that has just read the timeline, or written its last record, does not read it again to decide:
 

@@ -60,7 +60,7 @@ _SUBSUMED_AT_ONCE = 100
 
 @dataclass(frozen=True)
 class CleanUp:
-    """What step 7 did, or with `dry_run` would do.
+    """The outcome of step 7, or with `dry_run` its plan.
 
     Attributes:
         subsumed: checkpoints subsumed by this run.
@@ -140,7 +140,7 @@ def collect_garbage(
     goes.
 
     `marks`: as they were found. Without them, for a caller that reads all manifests anyway and gives its
-    `references`, all is judged, whatever the last clean-up saw.
+    `references`, all is judged, regardless of the last clean-up.
 
     Raises: FormatError, NotFoundError if a manifest that decides is unreadable: then nothing more is deleted,
     since what that manifest needs is unknown.
@@ -243,7 +243,7 @@ class _Run:
             self._marks.write(mark, self._began)
 
     def _suspects(self, view: TimelineView, page: Sequence[ObjectStat]) -> list[Garbage]:
-        """What is garbage unless it is referenced, and that the last clean-up has not judged for good."""
+        """What is garbage unless it is referenced, and that the last clean-up has not judged permanently."""
         fates = self._fates_of(view)
         fresh = list(unsettled(self._names, page, fates, self._mark, self._digest(view)))
         self._look_up(fates, fresh)

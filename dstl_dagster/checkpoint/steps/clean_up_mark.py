@@ -8,7 +8,7 @@ true one stays true: the clean-up that wrote it had classified every object stam
 of at least `slot`, and deleted all that was garbage. So of what is still there,
 
 * the objects of a checkpoint committed by then are those that its own manifest names, which never changes:
-  they are needed for as long as it is kept;
+  they are needed for as long as it is stored;
 * the objects of one whose grace was over by then are needed by the `roots` (`references`),
   and stay needed while these are the same.
 
@@ -79,7 +79,7 @@ class Marks:
         self.found: CleanUpMark | None = None
 
     def find(self) -> None:
-        """Sets `found` to the newest mark; to `None` on a store that does not tell the time: a mark would
+        """Sets `found` to the newest mark; to `None` on a store without a clock: a mark would
         cost more there than it saves. One request.
         """
         if not self._store.capabilities.tells_time:

@@ -5,8 +5,8 @@ the `committed` record. Does not own how one file is composed, resumed or recogn
 a file may be resolved (`decisions.to_resolve`), or when other steps finish this one first (`unfinished`).
 
 Why a resolution is safe. The `resolved` record is written before anything is touched, pins the foreign
-object's generation, and stays in force until a later `committed` record includes it. So anyone may carry it
-out, and a foreign object that arrived later is not the one that the person agreed to delete.
+object's generation, and stays in force until a later `committed` record includes it. So any process may carry
+it out, and a foreign object that arrived later is not the one that the person agreed to delete.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dstl_dagster.storage import Generation, ObjectStore, RunningCost, cost_note
 from dstl_dagster.timeline import Attempt, BlockedFile, Committed, Resolution, Resolved, decisions
 
 log = logging.getLogger(__name__)
-_AS_RESOLVED: Copied = lambda: True  # noqa: E731 - a person has seen whatever has another generation
+_AS_RESOLVED: Copied = lambda: True  # noqa: E731 - a person has seen any object of another generation
 Progress = Callable[[int, int], None]
 _Composed = tuple[CommitOutcome, Sequence[CopiedSource]]
 

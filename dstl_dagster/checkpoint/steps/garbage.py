@@ -75,7 +75,7 @@ class AttemptFates:
         return known
 
     def ended(self, attempt: uuid.UUID) -> Fate | None:
-        """How the attempt ended for good. May read the archive."""
+        """The permanent end of the attempt. May read the archive."""
         if attempt in self._completed:
             return None
         found = self.ended_lately(attempt)
@@ -106,7 +106,7 @@ def plan_garbage(
     *,
     grace_is_over: Callable[[int], bool],
 ) -> Iterator[Garbage]:
-    """What among `listed` is garbage unless a checkpoint needs it (see `deciding`).
+    """Those of `listed` that are garbage unless a checkpoint needs them (see `deciding`).
 
     It must have been listed before the view of `fates` was read. Objects of a checkpoint subsumed in some
     slot are garbage only if `grace_is_over(slot)`. A manifest must be deleted after what it names: list them
@@ -127,7 +127,7 @@ def plan_garbage(
 def unsettled(
     names: JobNames, listed: Iterable[ObjectStat], fates: AttemptFates, mark: CleanUpMark | None, roots: str
 ) -> Iterator[ObjectStat]:
-    """The objects that the clean-up of this mark has not judged for good. Reads no archive.
+    """The objects that the clean-up of this mark has not judged permanently. Reads no archive.
 
     `roots`: those of the view, as `CleanUpMark.roots`.
     """

@@ -155,7 +155,7 @@ def with_a_component_each(job: Job, report: AttemptReport, attempt: Attempt) -> 
     """Give every file of no component an empty one, named after the attempt and the file.
 
     What is decided about a file is decided by its components: a late step 6 misses them and brings nothing
-    back that was taken, and their ids tell the files of two attempts apart. Repeated, it finds the same one.
+    back that was taken, and their ids distinguish the files of two attempts. Repeated, it finds the same one.
     """
     files = [
         file if file.recoverable.component_object_ids else _with_a_component(job, file, attempt)

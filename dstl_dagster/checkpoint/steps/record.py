@@ -207,7 +207,7 @@ def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:
 
 
 def _refuse_another_case(before: OperatorReport, now: OperatorReport) -> None:
-    """No `name` beside the state's `Name` by accident: the report's schema has the one and lacks the other.
+    """No `name` beside the state's `Name` by accident: the report's schema has the one and not the other.
 
     A writer that keeps them apart on purpose has both: a report's schema includes the state's columns.
     """

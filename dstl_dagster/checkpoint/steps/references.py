@@ -1,4 +1,4 @@
-"""Which objects checkpoints need: what their manifests name.
+"""The objects that checkpoints need: those that their manifests name.
 
 Owns reading these manifests. Does not own what is deleted (`garbage`). A subsumed checkpoint still needs its
 objects during the grace time for its readers.
@@ -66,7 +66,7 @@ class References:
         self._files: dict[str, dict[GSBlobIdentifier, int]] = {}
 
     def own(self, entries: Iterable[CheckpointEntry]) -> frozenset[str]:
-        """What the manifests of these checkpoints name.
+        """The objects that the manifests of these checkpoints name.
 
         Raises: FormatError, NotFoundError if one of them is unreadable.
         """
@@ -77,7 +77,7 @@ class References:
     def older(self, needed: Sequence[CheckpointEntry]) -> frozenset[str]:
         """What the roots of `needed` need: all that `needed` needs of other checkpoints, and more.
 
-        Raises: FormatError, NotFoundError if a manifest of a kept checkpoint is unreadable.
+        Raises: FormatError, NotFoundError if a manifest of a stored checkpoint is unreadable.
         """
         names: set[str] = set()
         rest = list(needed)

@@ -42,7 +42,7 @@ def finish(job: Job) -> int:
 
 
 def finish_resolutions(job: Job) -> None:
-    """What a restore finishes: a person's word on a file stands whatever is restored to."""
+    """Part of every restore: a person's word on a file stands, whichever checkpoint is restored to."""
     for resolved in job.timeline.tail().unfinished_resolutions:
         publish(job, resolved.checkpoint_id)
 

@@ -1,6 +1,6 @@
 """A function that a decorator makes an asset of: what it asks for, by which words, and what it cannot be.
 
-Owns its parameters and their hints. Does not own what is given for them (`checkpointed_asset`, and Dagster).
+Owns its parameters and their hints. Does not own their values (`checkpointed_asset`, and Dagster).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class AssetFunction:
         compute.__name__, compute.__qualname__ = self.function.__name__, self.function.__qualname__
         compute.__module__, compute.__doc__ = self.function.__module__, self.function.__doc__
         compute.__wrapped__, compute.__signature__ = self.function, signature
-        # By these, Dagster before 1.13.24 tells resources from inputs.
+        # By these, Dagster before 1.13.24 distinguishes resources from inputs.
         compute.__annotations__ = {
             name: each.annotation
             for name, each in signature.parameters.items()

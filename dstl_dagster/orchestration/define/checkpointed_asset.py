@@ -105,7 +105,7 @@ def checkpointed_asset(
         schema: the state's columns; required with `update`.
         delete: which keys to delete: with `update` an expression over `old` and `new`, otherwise the name of
             a boolean column.
-        operator: where the rows are kept; the function's name by default.
+        operator: where the rows are stored; the function's name by default.
         ttl: how long rows live, as in `batch.merge_state`.
         source: the name under which the checkpoints hold how far the asset is; by default its key. Two
             assets do not share one.
@@ -175,10 +175,10 @@ class _CheckpointedAsset(dg.AssetsDefinition):
 
 @dataclass(frozen=True)
 class _Runs:
-    """What a run of the asset does.
+    """The work of a run of the asset.
 
     Attributes:
-        rule: what becomes of the rows; `None`: the function writes them.
+        rule: for the rows; `None`: the function writes them.
         work: what the batch is, as for `request_batch`.
     """
 
@@ -241,7 +241,7 @@ class _Runs:
 
     @contextmanager
     def opened(self, context: Any, given: Mapping[str, Any]) -> Iterator[ChangelogStorageResource]:
-        """The resource that is bound to the asset, or the one that Dagster has given."""
+        """The resource that is bound to the asset, or the one that Dagster passed."""
         if self.changelog is None:
             yield given.get(CHANGELOG) or context.resources.changelog
         else:

@@ -228,7 +228,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         operator: str,
         scope: "Scope | None",
     ) -> Any:
-        from dstl_dagster.spark import read_state, running_session  # PySpark: only for who asks for it
+        from dstl_dagster.spark import read_state, running_session  # PySpark: only on request
 
         session = running_session() if self.spark is None else self.spark.spark_session
         if session is None:

@@ -1,4 +1,4 @@
-"""What the rows of an asset become: rows that replace those of their keys, or a merge by key.
+"""The rule for the rows of an asset: they replace those of their keys, or are merged by key.
 
 Owns the choice between the two, and what of a rule is refused as definitions load. Does not own either
 (`spark`), or where a rule is written down (`checkpointed_asset`, `io_manager`).

@@ -184,7 +184,7 @@ def _of_reference(
     given: ChangelogStorageResource | None,
     step: Callable[[dg.OpExecutionContext, Reference, ChangelogStorageResource], Any],
 ) -> Callable[..., Any]:
-    """The function of an op; it asks for the resource named `changelog` where none is given."""
+    """The function of an op; it asks for the resource named `changelog` where none is passed."""
 
     def of_given(
         context: dg.OpExecutionContext,

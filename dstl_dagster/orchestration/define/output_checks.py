@@ -1,9 +1,9 @@
-"""What the assets of an IO manager say of themselves, checked while definitions load.
+"""The declarations of an IO manager's assets, checked while definitions load.
 
 Owns when that is asked, and that two assets share no job by accident. Does not own what each says
 (`targets`).
 
-Dagster tells an IO manager of its assets only in a run. But it asks a resource for its requirements on behalf
+An IO manager learns of its assets only in a run. But Dagster asks a resource for its requirements on behalf
 of each asset that has it, and then the asset is the caller. Where a release of Dagster asks otherwise,
 nothing is checked here, and a run is refused with the same sentence.
 """

@@ -1,7 +1,7 @@
 """A run of a partition that a checkpoint holds: whether it repeats the run that wrote it, and what it may do.
 
 Owns both questions for a batch that an IO manager completes. A retry, or a resume from failure, is the same
-execution, and finds its batch done; whatever else Dagster runs again is meant to have an effect.
+execution, and finds its batch done; anything else that Dagster runs again is meant to have an effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RESUMED = ("dagster/is_resume_retry", "dagster/is_asset_resume_retry")
 
 
 class Rerun(StrEnum):
-    """What a new run of a partition does that a checkpoint holds."""
+    """The effect of a new run of a partition that a checkpoint holds."""
 
     REPLACE = "replace"  # its rows take the place of those of the former run
     REFUSE = "refuse"  # it fails

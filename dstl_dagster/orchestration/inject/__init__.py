@@ -1,1 +1,1 @@
-"""What a run is given: resources, the batch that it opens, and what is asked before its first step."""
+"""The inputs of a run: resources, the batch that it opens, and the checks before its first step."""

@@ -1,4 +1,4 @@
-"""What steps 1 to 3 of a batch say on the page of their run: the other steps log for themselves (`steps`)."""
+"""The log of steps 1 to 3 on the page of a batch's run: the other steps log for themselves (`steps`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EVERY_SECONDS: Final = 10.0
 
 
 class LoggedBatch(Protocol):
-    """A batch, whoever writes it."""
+    """A batch of any writer."""
 
     @property
     def already_in(self) -> int | None: ...

@@ -1,7 +1,7 @@
-"""What step 1 of a run's batch asks for: by whom, under which key, on what condition.
+"""The request for step 1 of a run's batch: its owner, its key, its conditions.
 
-Owns the translation of Dagster's run into a request. Does not own who then opens the attempt: this process,
-which goes on writing (`resources`), or one that hands it to another process (`pipes_batch`).
+Owns the translation of Dagster's run into a request. Does not own opening the attempt: by this process,
+which goes on writing (`resources`), or by one that hands it to another process (`pipes_batch`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A batch whose driver is another process: Dagster does step 1, waits, and takes up the report.
 
-Owns that wait: what the other process is given, what it must have left, and how its attempt ends if it fails.
+Owns that wait: the input of the other process, what it must have left, and how its attempt ends if it fails.
 Does not own starting it (any Pipes client of Dagster's), or what it does (`dstl_dagster.pipes`).
 
 Why this is safe. The report in the store is the hand-over, and nothing else is. If the other process dies,
@@ -71,8 +71,8 @@ class PipesBatch:
 def open_pipes_batch(context: dg.OpExecutionContext, request: BatchRequest) -> Iterator[PipesBatch]:
     """Step 1 on entry; on exit the report of steps 2 and 3, which must be there.
 
-    Raises: as step 1; FencedError if the other process gave up for good, or another run took over;
-    NotFoundError (kind `not_written`) if it ended well without a hand-over. Whatever else is raised in the
+    Raises: as step 1; FencedError if the other process gave up permanently, or another run took over;
+    NotFoundError (kind `not_written`) if it ended well without a hand-over. Any other error in the
     block ends the attempt, and is raised again.
     """
     coordinator = request.coordinator
@@ -127,7 +127,7 @@ def _report_of(coordinator: CheckpointCoordinator, attempt: Attempt) -> AttemptR
 
 
 def _ending(coordinator: CheckpointCoordinator, attempt: Attempt) -> ConflictError | None:
-    """Why the attempt has ended already: the other process gave up, or somebody took over."""
+    """Why the attempt has ended already: the other process gave up, or another owner took over."""
     try:
         coordinator.require_open(attempt)
     except ConflictError as ended:

@@ -1,7 +1,7 @@
 """The first batch of a job: whether an asset under a new name makes it, whose state is that of another job.
 
-A store cannot tell a renamed asset from a new one, nor from one of another code location. Dagster's events
-can, where the same code location wrote an asset that it no longer defines.
+A store cannot distinguish a renamed asset from a new one, nor from one of another code location. Dagster's
+events can, where the same code location wrote an asset that it no longer defines.
 
 Owns that question. Does not own names within a job (`checkpoint.claims`).
 """

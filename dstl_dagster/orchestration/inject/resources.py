@@ -1,4 +1,4 @@
-"""What a user injects into their PySpark op: where state lives, where files go, and Spark.
+"""The resources for a user's PySpark op: where state lives, where files go, and Spark.
 
 Owns the translation of Dagster's configuration and run into arguments of the layers below. Holds no
 connection and no "current checkpoint": Dagster sets a resource up in every step, sometimes twice in one
@@ -91,7 +91,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         try:
             scratch = self.job_options().files.writer_temporary_bucket_name
         except InvalidInputError:
-            return  # the op that uses the options names the wrong one, and fails for good
+            return  # the op that uses the options names the wrong one, and fails permanently
         log_bucket_findings(
             context.log, self.uri, *([f"gs://{scratch}"] if scratch else []), open_bucket=self._open
         )
@@ -124,7 +124,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         return JobOptions.resolve(None, self.options).with_call(call)
 
     def _open(self, uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:
-        # Those given are for a request that must not wait; the host, for example, is the job's.
+        # Those passed are for a request that must not wait; the host, for example, is the job's.
         return _open_with(self.gcs, uri, JobOptions.of(options, self.job_options()))
 
     def coordinator(
@@ -368,7 +368,7 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
 class SparkSessionResource(dg.ConfigurableResource[Any]):
     """A local Spark session, started on first use, with the driver's own interpreter.
 
-    A session that already runs in this process is used and left running: whoever starts a session stops it.
+    A session that already runs in this process is used and left running: it is stopped where it was started.
     Any resource with a `spark_session` attribute works as well, such as dagster-pyspark's `PySparkResource`.
     """
 
@@ -493,7 +493,7 @@ def _is_completed_later(context: dg.OpExecutionContext) -> bool:
 
 
 def _require_files_inside(context: dg.OpExecutionContext, store: ObjectStore) -> None:
-    """The op's folders of files must lie where the job's store can publish: told before any work is done.
+    """The op's folders of files must lie where the job's store can publish: checked before any work is done.
 
     Raises: InvalidInputError naming the resource.
     """
@@ -508,7 +508,7 @@ def _require_files_inside(context: dg.OpExecutionContext, store: ObjectStore) ->
 
 
 def refusal_of_files(key: str, files_uri: str, store_uri: str, why: Exception) -> InvalidInputError:
-    """What a user is told whose resource `key` has its files where the job's store cannot publish them."""
+    """The error where resource `key` has its files where the job's store cannot publish them."""
     return InvalidInputError(
         f"resource {key!r} publishes files in {files_uri}, where store {store_uri} cannot: {why}"
     )
@@ -527,7 +527,7 @@ def _literal(resource: Any, field: str) -> dict[str, str]:
 
 
 def used(given: ChangelogStorageResource | None, use: Callable[[ChangelogStorageResource], Any]) -> Any:
-    """What `use` makes of a resource that a definition was given, which is set up for that."""
+    """The result of `use` on a resource passed to a definition, which is set up for that."""
     assert given is not None
     with given.process_config_and_initialize_cm() as resource:
         found = use(resource)
@@ -542,7 +542,7 @@ def with_changelog(
     given: ChangelogStorageResource | None,
     evaluate: Callable[[Any, ChangelogStorageResource], Any],
 ) -> Callable[..., Any]:
-    """The function of a sensor or a check; it asks for the resource `changelog` where none is given."""
+    """The function of a sensor or a check; it asks for the resource `changelog` where none is passed."""
 
     def with_given(context):  # type: ignore[no-untyped-def] # Dagster takes no Any here
         return used(given, lambda resource: evaluate(context, resource))

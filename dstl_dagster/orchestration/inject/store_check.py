@@ -1,6 +1,6 @@
 """Whether the stores of an op's resources fit each other, asked while definitions load.
 
-Owns of which resources it is asked. Does not own who asks (`ops`, `checkpointed_asset`), the rule
+Owns of which resources it is asked. Does not own its callers (`ops`, `checkpointed_asset`), the rule
 (`storage.require_within`), nor the same question in a run (`resources`), which also knows what the
 environment gives.
 """
@@ -62,5 +62,5 @@ class FilesInside:
 
 
 def _resource_of(definition: dg.ResourceDefinition) -> Any:
-    """The resource behind a definition that Dagster made of it; `None` for one that is given at launch."""
+    """The resource behind a definition that Dagster made of it; `None` for one that is passed at launch."""
     return getattr(definition.resource_fn, "__self__", None)

@@ -37,10 +37,10 @@ class Turn:
     clock: Clock = field(default_factory=SystemClock)
 
     def taken(self, opening: Callable[[TakeOver], T]) -> T:
-        """Open an attempt, which is given what it may fence, once no other step of the run has one open.
+        """Open an attempt once no other step of the run has one open; `opening` gets what it may fence.
 
         Raises: ConflictError (kind `attempt_open`) while another run's is open, or one of this run's that a
-        later step completes; and whatever `opening` raises.
+        later step completes; and as `opening` does.
         """
         while True:
             take_over = self._may_fence()

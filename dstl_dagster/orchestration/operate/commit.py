@@ -1,6 +1,6 @@
 """Steps 6 and 7 of a checkpoint that was completed outside Dagster.
 
-Owns the run's config, which names the work. Does not own who requests a run of it (`watch.committing`), its
+Owns the run's config, which names the work. Does not own requesting a run of it (`watch.committing`), its
 job (`maintenance`), or what the steps do (`steps`).
 """
 

@@ -54,7 +54,7 @@ class CleanUpConfig(dg.Config):
 
 @dataclass(frozen=True)
 class _Op:
-    """What the job's op does.
+    """The work of the job's op.
 
     Attributes:
         number: of the step, as a tag of the op.
@@ -117,8 +117,8 @@ def build_maintenance(
     * `restore`: rolls the job back: launch it for the partition of a checkpoint, `chk-00000042`. A run
       without config changes nothing: it fails with what it would undo, and with the config that confirms that
       (`restore_run_config`). Later checkpoints are abandoned: their files are retracted, their batches may
-      run again, and Dagster shows those partitions as failed until they did. Ends an open attempt, whoever
-      owns it. A run of a backfill is refused.
+      run again, and Dagster shows those partitions as failed until they did. Ends an open attempt of
+      any owner. A run of a backfill is refused.
     * `correct`: launch it for a partition, once its source is right. The job is restored to the checkpoint
       before it, which must be retained; then the partition and all after it that have ever run are run again,
       in order. If one of them fails, so does this. A re-execution, or a launch for the one that failed, goes

@@ -1,1 +1,1 @@
-"""What Dagster shows of a job, and the steps that report it."""
+"""The view of a job in Dagster, and the steps that report it."""

@@ -1,7 +1,7 @@
 """The chain of a job's checkpoints, and those of it that can be restored, as lines of links. Pure.
 
 An event keeps its picture for ever, so both say as of when they are, and nothing that the next minute makes
-untrue: no age, and not that step 6 is due, which follows at once (a check tells of it where it does not).
+untrue: no age, and not that step 6 is due, which follows at once (a check reports it where it does not).
 """
 
 from __future__ import annotations

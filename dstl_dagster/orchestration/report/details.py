@@ -1,4 +1,4 @@
-"""What a checkpoint's page has behind a click: sources, operators, cost, manifest; as Markdown. Pure."""
+"""The parts of a checkpoint's page behind a click: sources, operators, cost, manifest; as Markdown. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an event of a job says in Dagster: a pure translation of its checkpoints and restores.
+"""The content of a job's events in Dagster: a pure translation of its checkpoints and restores.
 
 Owns the words and the numbers of an event. Does not own which events are reported (`reconcile`), how the
 chain is drawn (`chain`), or where objects are (`links`).
@@ -69,7 +69,7 @@ class Reporter:
     Attributes:
         kind: `run` or `sensor`.
         store_uri, timeline, options: of the store that is read; the timeline by its id.
-        restored_in: the slot of the restore that an event tells of, if it tells of one.
+        restored_in: the slot of the restore that an event reports, if it reports one.
         view: of the timeline, for the picture of the chain; without it there is none.
         partitions_def: of the state, for the next one.
         repository: has the jobs that links lead to.
@@ -282,7 +282,7 @@ class Reporter:
         return tags
 
     def _about(self, completed: Completed, *, parent: bool = False) -> dg.MetadataValue:
-        """Which checkpoint an event is of, which one and which batch that is on and of, and who made it."""
+        """Which checkpoint an event is of, which one and which batch that is on and of, and its owner."""
         said = [checkpoint_link(self.assets, completed.checkpoint_id)]
         if parent:
             on = completed.parent

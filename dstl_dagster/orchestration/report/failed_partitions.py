@@ -3,8 +3,8 @@
 Owns the runs that are marks, and their end. Does not own which partitions are marked, and when (`reconcile`,
 `opening`).
 
-Dagster cannot take a materialization back, and it lets nobody say that a partition of an external asset is
-not in order. It shows a partition by the run that planned it last, unless a newer materialization tells
+Dagster cannot take a materialization back, and it has no way to say that a partition of an external asset is
+not in order. It shows a partition by the run that planned it last, unless a newer materialization says
 otherwise: as failed if that run failed. So a mark is a run that plans partitions. It starts nothing, and no
 alert or retry follows: those go by events that it does not have.
 

@@ -1,4 +1,4 @@
-"""What is found of a job's checkpoints by the timeline, and by what Dagster shows: without a look at objects.
+"""The findings on a job's checkpoints, by the timeline and by what Dagster shows: without a look at objects.
 
 Owns these findings, how one reads as a check of Dagster's, and the comparison of the partitions that Dagster
 shows with those that the timeline holds. Does not own the checks that read the store (`watch.checks`), or
@@ -99,7 +99,7 @@ def evaluations_beside(
     Args:
         view: of what is about to be shown: the partitions of checkpoints are not compared.
         definitions: have the limit of the check of the age, which is left out without one.
-        partitions_def: as for `partitions_finding`, which is left out without: what a check that is given one
+        partitions_def: as for `partitions_finding`, which is left out without: what a check that has one
             found must not be replaced by less.
     """
     found = {PUBLISHED: unpublished_files(view, clock), BLOCKED: blocked_files(view)}
@@ -218,10 +218,10 @@ def partitions_finding(
     """Compare the two.
 
     Args:
-        changes: what the partitions of checkpoints need, as `reporting.partition_changes` tells; empty where
+        changes: what the partitions of checkpoints need, as by `reporting.partition_changes`; empty where
             the caller is about to make these changes.
         partitions_def: of the job's state and files, if the partition of a batch is its idempotency key.
-        thorough: look up a hundred of the partitions that the view does not tell of; otherwise the few that
+        thorough: look up a hundred of the partitions that the view does not cover; otherwise the few that
             come after all that it does.
     """
     days = _days(instance, assets, view, partitions_def, thorough)

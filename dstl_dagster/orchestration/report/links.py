@@ -29,7 +29,7 @@ def checkpoint_link(assets: JobAssets, checkpoint_id: int) -> str:
 
 
 def owner_link(owner: str) -> str:
-    """Who did something: a run as a link to its page."""
+    """The owner: a run as a link to its page."""
     run_id = run_of_owner(owner)
     return f"`{breakable(owner)}`" if run_id is None else f"[{run_name(run_id)}](/runs/{run_id})"
 

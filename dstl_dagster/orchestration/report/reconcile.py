@@ -1,10 +1,10 @@
-"""Which events are reported: what Dagster should show of a job, less what it shows.
+"""The events to report: those that Dagster should show of a job, less those that it shows.
 
 The one place that decides that a materialization, an observation or a mark is written. Steps and sensors call
 it with the records that they know to be new, and write what it returns. It reads, and writes nothing.
 
 Owns the decision. Does not own what an event says (`events`), how a partition is shown as failed
-(`failed_partitions`), or who reports when (`steps`, `watch.tick`).
+(`failed_partitions`), or when it is reported (`steps`, `watch.tick`).
 
 Why all of it may run any number of times, from any record on. An event has a data version, by which it is
 left out where the instance has it. The last event of a record is written last: where it was written, all
@@ -114,7 +114,7 @@ class Reconcile:
     # ---- what is to be reported ----
 
     def record(self, record: TimelineRecord) -> Report:
-        """What is lacking of one record; of records that no page shows, nothing.
+        """What is missing of one record; of records that no page shows, nothing.
 
         A checkpoint that a restore left behind has its own event, and none of files or state: those would
         show its batch as done.
@@ -136,7 +136,7 @@ class Reconcile:
         """The job's last checkpoint as the newest of each of its assets, where another one is so after
         `so_far`: one that a restore left behind, or that was reported late.
 
-        `restored`: the newest restore; it is told of while the job resumes where it went back to.
+        `restored`: the newest restore; it is reported while the job resumes where it went back to.
         """
         last, assets = self.view.last_completed, self.page.assets
 

@@ -36,7 +36,7 @@ _PROBLEMS_SHOWN = 20
 
 @dataclass(frozen=True)
 class Step:
-    """What a step works with: the context of its op, the job's asset keys, and the job's control plane.
+    """The inputs of a step: the context of its op, the job's asset keys, and the job's control plane.
 
     The keys are those that the run's code location has for these assets.
 
@@ -201,7 +201,7 @@ def verify(step: Step) -> None:
 
 
 def report_checkpoint(step: Step, checkpoint: Checkpoint) -> None:
-    """Write what the instance lacks of a completed checkpoint, and of the one before if its run died."""
+    """Write what the instance is missing of a completed checkpoint, and of the one before if its run died."""
     parent = step.coordinator.timeline.seen().checkpoints.get(checkpoint.parent or 0)
     if parent is not None:
         _catch_up(step, parent)
@@ -210,7 +210,7 @@ def report_checkpoint(step: Step, checkpoint: Checkpoint) -> None:
 
 
 def report_files(step: Step, checkpoint: Checkpoint) -> None:
-    """Write what the instance lacks of a committed checkpoint."""
+    """Write what the instance is missing of a committed checkpoint."""
     committed, context = checkpoint.entry.committed, step.context
     if committed is None:
         return
@@ -224,7 +224,7 @@ def report_files(step: Step, checkpoint: Checkpoint) -> None:
 
 
 def report_restored(step: Step, restored: Restored) -> None:
-    """Write what the instance lacks of a restore, and show the checkpoint that counts again."""
+    """Write what the instance is missing of a restore, and show the checkpoint that counts again."""
     reconcile = step.reconcile()
     step.write(reconcile.record(restored))
     step.write(reconcile.newest(Report(), restored))

@@ -1,1 +1,1 @@
-"""What looks at a job between its runs: sensors, ticks, checks."""
+"""Watching a job between its runs: sensors, ticks, checks."""

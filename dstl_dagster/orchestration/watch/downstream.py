@@ -1,6 +1,6 @@
 """A sensor that asks for a job of the user's for each checkpoint, once its files are published.
 
-Owns which checkpoints are asked for, and what the run is told. Does not own the events of checkpoints
+Owns which checkpoints are asked for, and the input of the run. Does not own the events of checkpoints
 (`tick`), or what the job does.
 
 Why each is asked for once. The runs decide, not the cursor alone: a request carries the checkpoint as a tag

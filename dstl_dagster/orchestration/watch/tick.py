@@ -53,7 +53,7 @@ _BY_CURSOR = ', or set this cursor to `{"start_over": true}`'
 
 @dataclass
 class Tick:
-    """What a tick found.
+    """The findings of a tick.
 
     Attributes:
         cursor: where the next tick begins.

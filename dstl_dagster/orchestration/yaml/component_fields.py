@@ -1,4 +1,4 @@
-"""What the fields of our components stand for: partitions, retries, jobs downstream, objects by their path.
+"""The meaning of the fields of our components: partitions, retries, jobs downstream, objects by their path.
 
 Owns how YAML names what Python users pass as objects. Does not own which fields there are (`component`,
 `asset_component`).

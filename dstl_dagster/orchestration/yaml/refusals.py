@@ -1,4 +1,4 @@
-"""What a component says of YAML that it cannot use: the file, the line, the field, and what serves there.
+"""The error for YAML that a component cannot use: the file, the line, the field, and what serves there.
 
 Owns these sentences, in place of pydantic's. Does not own which fields there are (`component`).
 """

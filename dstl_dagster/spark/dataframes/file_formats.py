@@ -141,7 +141,7 @@ def compressed(stream: ByteStream, file_format: str, compression: str) -> Iterat
 
 
 class _Unclosed:
-    """A stream that is closed by somebody else."""
+    """A stream that is closed by its owner."""
 
     closed = False
 

@@ -1,8 +1,8 @@
-"""What a Spark task does for files: write its rows, as parts of files of many tasks or as files of its own.
+"""The work of a Spark task for files: write its rows, as parts of files of many tasks or as files of its own.
 
 Owns the names of files and the work inside a task. The driver's plan is in `files`, the bytes in
 `file_formats`, the order of the rows in `hive_folders`. Nothing that a task writes is visible. It returns
-what the commit needs; whatever is not returned carries the attempt in its name, so clean-up finds it.
+what the commit needs; anything not returned carries the attempt in its name, so clean-up finds it.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ def lines(
 def _options_of(file_format: str, options: Mapping[str, str] | None) -> dict[str, str]:
     """The options as they are spelled here, without what files of lines have anyway.
 
-    Raises: InvalidInputError for one that has no effect here, or that is given twice.
+    Raises: InvalidInputError for one that has no effect here, or that is passed twice.
     """
     known = (*_OF_SPARK[file_format], *_OF_EVERY_FORMAT)
     spelled = {each.lower(): each for each in known} | {"codec": "compression", "delimiter": "sep"}

@@ -282,7 +282,7 @@ def _analyzed(df: DataFrame) -> DataFrame:
 
 
 def _not_deterministic(projection: DataFrame) -> list[int]:
-    """Which columns are not, by Spark's own word. By Connect there is no telling."""
+    """Which columns are not, by Spark's own word. By Connect it is unknown."""
     if not hasattr(projection, "_jdf"):
         return []
     plan = projection._jdf.queryExecution().analyzed()

@@ -1,4 +1,4 @@
-"""What a Spark task does to merge changes into keyed state: look up its keys, then write what changed.
+"""The work of a Spark task that merges changes into keyed state: look up its keys, then write what changed.
 
 Owns the work inside both tasks. Does not own the plan between them (`merge`), where Spark evaluates the
 user's expressions.

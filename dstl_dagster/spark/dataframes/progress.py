@@ -1,6 +1,6 @@
 """Progress of a long action, while it runs.
 
-Owns polling Spark from a thread beside the action; Spark Connect tells it by itself. A hint for people:
+Owns polling Spark from a thread beside the action; Spark Connect reports it by itself. A hint for people:
 nothing is decided by it, and it neither slows nor changes the action.
 """
 
@@ -28,8 +28,8 @@ _NO_LONGER = "progress is no longer reported"
 def watched(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
     """Report to `progress` the Spark jobs that this thread runs in the block: on each change, and at the end.
 
-    `progress` is called from another thread; with Spark Connect from this one, with what the server tells of
-    all that the session runs. If it raises, the error is logged, and it is not called again.
+    `progress` is called from another thread; with Spark Connect from this one, with what the server reports
+    of all that the session runs. If it raises, the error is logged, and it is not called again.
     """
     if progress is None:
         yield
@@ -78,7 +78,7 @@ class _Teller:
         self._tell((sum(ended for ended, _ in counts), sum(known for _, known in counts)))
 
     def end(self) -> None:
-        """The action went well, so its tasks have: the server may not have told the last of them."""
+        """The action went well, so its tasks have: the server may not have reported the last of them."""
         if self._told is not None:
             self._tell((self._told[1], self._told[1]))
 

@@ -89,7 +89,7 @@ def _are_few(rows: DataFrame, batch: Batch, operator: str) -> bool:
     if last is not None and last.upserts is not None and last.deletes is not None:
         size = sum(handle.state_size for handle in last.handles)
         return last.upserts + last.deletes <= _MOST_ROWS and size <= _MOST_BYTES
-    if not hasattr(rows, "_jdf"):  # a client of Spark Connect is given no estimate
+    if not hasattr(rows, "_jdf"):  # a client of Spark Connect gets no estimate
         return False
     return bool(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes() <= _MOST_BYTES)
 

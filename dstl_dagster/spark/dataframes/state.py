@@ -145,7 +145,7 @@ def seen_ttl(before: StateAt, ttl: StateTtl | None) -> StateTtl | None:
 
 @contextmanager
 def batch_of(work: Attempt | Batch, options: Options | None = None) -> Iterator[tuple[Batch, JobOptions]]:
-    """The given batch, or a bare attempt's, whose parent is read from its store; and the options to write by.
+    """The batch, or a bare attempt's, whose parent is read from its store; and the options to write by.
 
     `options`: of this call, on top of the batch's.
 
@@ -161,7 +161,7 @@ def batch_of(work: Attempt | Batch, options: Options | None = None) -> Iterator[
 
 
 def column_of_newest(schema: StateSchema, ttl: StateTtl | None, config: StateTtlConfig | None) -> str | None:
-    """The column whose newest time moves the watermark, unless the batch has given one."""
+    """The column whose newest time moves the watermark, unless the batch has set one."""
     given = config is not None and config.watermark is not None
     return None if given else time_column(schema, ttl)
 
@@ -233,7 +233,7 @@ def read_state(
         operator: the name it was written under.
         store: the job's.
         schema: the expected Spark schema, or its text such as `"id BIGINT, name STRING"`. Required while
-            the operator has no state. Its columns come first; those that the state lacks are null, and
+            the operator has no state. Its columns come first; those missing in the state are null, and
             types widen to hold both. No column of the state is left out.
         partitions: tasks that read; `None`: by the size of the state.
         scope: only its rows, such as those of a `state.PartitionRows`; `None`: all.
@@ -276,9 +276,9 @@ class WritePlan:
 
     Attributes:
         schema: of the state.
-        columns: the names of those that are given.
+        columns: the names of those passed.
         partitions: tasks that write.
-        rows: the given columns by position (`c0`, ...), whether the row is `deleted`, and its `key_group`.
+        rows: the columns passed, by position (`c0`, ...), whether the row is `deleted`, and its `key_group`.
         ttl: of the state.
     """
 
@@ -341,7 +341,7 @@ def plan_write(
 
 
 def _one_for_each_task(plan: WritePlan) -> DataFrame:
-    """A row without values in the first key group of each task: what tells the task which ones it has."""
+    """A row without values in the first key group of each task: it shows the task which ones it has."""
     *columns, _, _ = plan.rows.schema
     nulls = [f"CAST(NULL AS {sql_type(column.dataType)}) AS {column.name}" for column in columns]
     first = f"CAST((id * {plan.schema.max_parallelism} + {plan.partitions - 1}) DIV {plan.partitions} AS INT)"
@@ -350,7 +350,7 @@ def _one_for_each_task(plan: WritePlan) -> DataFrame:
 
 
 def with_batch_time(df: DataFrame, batch: Batch, column: str | None) -> DataFrame:
-    """The rows with the batch's time in this column, whatever they had there; `None`: as they are."""
+    """The rows with the batch's time in this column, over any value there; `None`: as they are."""
     if column is None:
         return df
     others = [quoted(name) for name in df.columns if name != column]
@@ -396,13 +396,13 @@ def schema_before(
 
 
 def new_names(given: pa.Schema, before: StateSchema | None) -> list[str]:
-    """Those that the state lacks."""
+    """Those missing in the state."""
     known = () if before is None else before.columns.names
     return [name for name in given.names if name not in known]
 
 
 def expected_schema(schema: st.StructType | str, what: str) -> st.StructType:
-    """The schema, parsed if it is given as text. Raises: InvalidInputError."""
+    """The schema, parsed if it is passed as text. Raises: InvalidInputError."""
     require_spark_schema(schema, what)
     if not isinstance(schema, str):
         return schema

@@ -1,4 +1,4 @@
-"""What a Spark task does for keyed state: write, read or replace a range of key groups.
+"""The work of a Spark task for keyed state: write, read or replace a range of key groups.
 
 Owns the work inside a task; the driver's plan is in `state`. Both tasks are frozen values that carry all they
 need, and return rows of JSON or Arrow record batches. Imports neither pyspark nor Dagster.
@@ -50,13 +50,13 @@ class WriteStateTask:
     """Appends the changed rows of one range of key groups, and returns one handle; or few changes themselves,
     which the driver puts into a file with others.
 
-    Called by `mapInArrow` with record batches of the given columns, whether the row is a tombstone, and its
+    Called by `mapInArrow` with record batches of the columns passed, whether the row is a tombstone, and its
     key group. Columns go by position, because Spark cannot resolve every name. Yields one outcome with
     `handle` or `key_groups` and `changes`, and `upserts`, `deletes`, `newest_us` and `cost`; none if there
     are no rows.
 
     Attributes:
-        columns: the names of the given columns, in the order of the record batches.
+        columns: the names of the columns passed, in the order of the record batches.
         schema: the state's, which may have more columns.
         ranges: of all tasks; the rows' key groups determine which one is this task's.
         options: of the job.
@@ -163,7 +163,7 @@ class ReadStateTask:
 class ReplaceStateTask(WriteStateTask):
     """Appends what the rows of one range of key groups change in the state; called by `mapInArrow`.
 
-    Takes the given columns, a flag, and the key group, ascending by that. The flag is null in one row, which
+    Takes the columns passed, a flag, and the key group, ascending by that. The flag is null in one row, which
     only says which range it is.
 
     Attributes:

@@ -23,7 +23,7 @@ import dstl_dagster.spark.dataframes.state_tasks  # noqa: F401 - imported so tha
 from dstl_dagster.storage import LocalObjectStore  # noqa: F401 - a local session's store, as a rule
 
 if __name__ == "__main__":
-    pyarrow.array(numpy.zeros(0))  # Arrow imports pandas, if there is one, with the first array it is given
+    pyarrow.array(numpy.zeros(0))  # Arrow imports pandas, if there is one, with the first array passed to it
     gc.collect()
     gc.freeze()
     manager()

@@ -128,7 +128,7 @@ def _is_changed_by_others(folder: Path) -> bool:
 
 
 def running_session() -> SparkSession | None:
-    """A session on the Spark already running in this process, whatever started it; `None` if none runs."""
+    """A session on the Spark already running in this process, however it was started; `None` if none runs."""
     # Not `getActiveSession`: it is per thread, and another thread may have started Spark.
     return None if SparkContext._active_spark_context is None else SparkSession.builder.getOrCreate()
 

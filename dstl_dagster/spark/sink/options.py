@@ -49,14 +49,14 @@ _FILES = "files"
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What to write, and into which job: state if `operator` is given, files if `path` is.
+    """What to write, and into which job: state if `operator` is set, files if `path` is.
 
     Attributes:
         store, job: the job that the checkpoints belong to.
         operator, keys, deleted, max_parallelism: as in `write_state`. A single operator.
         replace: as in `write_state`: true by `mode("overwrite")`, or the text of option `replaceWhere`.
         ttl: from options `ttl` (`30 d`, or `disabled`) and `ttl_column`, by event time; `None`: as before.
-        case_sensitive: whether column names may differ only in case. Spark does not tell a data source.
+        case_sensitive: whether column names may differ only in case. Spark does not pass it on.
         path, file_format, single_file: as in `write_files`; a stream's path contains `{batch}`.
         header_line: written before the lines of each file of `csv` or `text`.
         compression: a checked one, of the format.

@@ -4,7 +4,7 @@ Owns step 1 of such a write, and the value that its tasks receive. Does not own 
 steps 3 to 7 (`commit`).
 
 The plan is pickled for the tasks, and holds no secret. Each micro-batch has its own plan, so all tries of its
-tasks work under one attempt. Spark does not tell the planner which query it plans for, so a micro-batch's
+tasks work under one attempt. The planner does not learn which query it plans for, so a micro-batch's
 attempt is only planned here: its tasks, which know, open it. A wrong query opens and fences nothing.
 """
 
@@ -90,7 +90,7 @@ class FileSink:
 
 @dataclass(frozen=True)
 class SinkPlan:
-    """What one write, or one micro-batch, does.
+    """The plan of one write, or of one micro-batch.
 
     Attributes:
         options: of the write.

@@ -1,4 +1,4 @@
-"""What a task of a write through `format("dstl")` does with its partition.
+"""The work of a task of a write through `format("dstl")` on its partition.
 
 Owns the work inside a task, and the outcome that it returns. Does not own the plan (`plan`) nor turning
 outcomes into a checkpoint (`commit`).

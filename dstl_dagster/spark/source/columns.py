@@ -73,7 +73,7 @@ class ReadColumns:
 
 @dataclass(frozen=True)
 class FollowedColumns:
-    """The columns of a query, bound to the state at one checkpoint, whose names and types it has for good.
+    """The columns of a query, bound to the state at one checkpoint, whose names and types never change.
 
     Attributes:
         checkpoint_id: the newest one when the query was planned.
@@ -96,7 +96,7 @@ class FollowedColumns:
         return cls(state.checkpoint_id, state.schema, read, all_columns)
 
     def changes_in(self, state: StateAt) -> list[str]:
-        """What this state's columns are that the query does not know; empty: its rows can be told.
+        """What this state's columns are that the query does not know; empty: its rows can be delivered.
 
         An older state is read in the newer columns, as everywhere. A newer one must have the query's own: a
         column that was renamed would be null, and one that was added would be left out.

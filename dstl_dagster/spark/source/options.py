@@ -63,7 +63,7 @@ class SourceOptions:
             the read is planned. A `timestampAsOf` without a zone is in that of the option `timeZone`.
         from_checkpoint, to_checkpoint: changes after the first (exclusive; `None`: all, beginning with the
             whole state at the oldest that is retained) up to the second (inclusive; `None`: the latest).
-        starting_checkpoint: a stream tells the changes after this one (exclusive), which may be `latest`;
+        starting_checkpoint: a stream has the changes after this one (exclusive), which may be `latest`;
             `None`, or `earliest`: first the whole state at the newest.
         max_checkpoints_per_trigger: of a stream's micro-batch, 1 or more.
         follow_restores: after a restore a stream goes on with what differs.
@@ -71,7 +71,7 @@ class SourceOptions:
         columns: only these, in this order; empty: all.
         where: only rows that pass this condition (`keyed.Condition`); empty: all.
         partitions: tasks that read; `None`: by the size of the state.
-        case_sensitive: whether column names may differ only in case. Spark does not tell a data source.
+        case_sensitive: whether column names may differ only in case. Spark does not pass it on.
         job_options: every option whose key has a dot.
     """
 
@@ -188,7 +188,7 @@ def _as_of(given: Mapping[str, str], *options: str) -> AsOf | None:
 
 
 def _instant(text: str, zone: str | None) -> datetime:
-    """The instant; text without a zone is in `zone`. Spark tells a Python data source no session's zone."""
+    """The instant; text without a zone is in `zone`. A Python data source knows no session's zone."""
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError as error:

@@ -3,8 +3,8 @@
 Owns the plan of a read (which checkpoint, which key groups per task) and its tasks' work. Does not own the
 meaning of what is read (`checkpoint`, `keyed`), nor which process calls what (`data_source`).
 
-A plan names every changelog file, so a read returns exactly the checkpoint that it was planned on, whatever
-is written meanwhile. If that checkpoint is deleted meanwhile, the read fails and names it.
+A plan names every changelog file, so a read returns exactly the checkpoint that it was planned on, also if
+more is written meanwhile. If that checkpoint is deleted meanwhile, the read fails and names it.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def changes_schema(states: Sequence[StateAt]) -> st.StructType:
     Raises: InvalidInputError for a state that has a column of such a name.
     """
     columns = states[-1].schema.columns
-    # In any case of letters, which a session may not tell apart.
+    # In any case of letters, which a session may not distinguish.
     taken = [name for name in columns.names if name.lower() in CHANGE_COLUMNS]
     if taken:
         raise InvalidInputError(
@@ -329,7 +329,7 @@ def partitions_of(
 
 
 def _spark_batches(table: pa.Table, schema: st.StructType) -> Iterator[pa.RecordBatch]:
-    """The columns of the schema that Spark was given, in exactly the Arrow types that it accepts for them."""
+    """The columns of the schema passed to Spark, in exactly the Arrow types that it accepts for them."""
     target = to_arrow_schema(schema, **_IN_UTC)
     cast = table.select(schema.names).cast(target)
     yield from (batch for batch in cast.to_batches(max_chunksize=_OUTPUT_ROWS) if batch.num_rows)

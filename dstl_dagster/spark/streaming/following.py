@@ -7,9 +7,9 @@ or which columns those have (`columns`).
 An offset is a checkpoint of an operator, by id and attempt. Ids are never reused, so an offset means one
 state for ever, and a micro-batch that Spark repeats after a crash leads from the same state to the same
 state. What a micro-batch holds depends on its two offsets and on the checkpoints between them that are still
-kept; the rows of each have its id.
+stored; the rows of each have its id.
 
-A query has its columns for good. So a micro-batch ends before a checkpoint that changed them, and the next
+The columns of a query never change. So a micro-batch ends before a checkpoint that changed them, and the next
 one fails: started again, the query reads on in the new columns.
 """
 
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Offset:
-    """Where a stream is: everything up to this checkpoint has been told.
+    """Where a stream is: everything up to this checkpoint has been delivered.
 
     Attributes:
         operator: whose state is followed.
         timeline: that the checkpoint is of; empty before the job begins.
-        checkpoint_id: 0: nothing has been told yet.
+        checkpoint_id: 0: nothing has been delivered yet.
         attempt: that completed the checkpoint; empty for 0.
     """
 
@@ -80,14 +80,14 @@ class Offset:
 
 
 def timeline_of(view: TimelineView) -> str:
-    """What tells this timeline from every other, also from a later one of the same job."""
+    """The identity of this timeline, distinct from that of a later one of the same job."""
     return view.timeline_id
 
 
 def require_followed(
     view: TimelineView, start: Offset, job: str, operator: str, *, follow_restores: bool
 ) -> None:
-    """Pass if what came after `start` can be told.
+    """Pass if the changes after `start` can be delivered.
 
     Raises: NotFoundError, kind `checkpoint_gone` (cleaned up) or `no_checkpoint` (another job's);
     ConflictError, kind `abandoned` (by a restore), unless `follow_restores`; InvalidInputError if the
@@ -130,9 +130,9 @@ def require_followed(
 
 
 def checkpoint_after(view: TimelineView, start: int, most: int | None, until: int | None = None) -> int:
-    """The checkpoint at the end of the next micro-batch; `start` if there is nothing to tell. Pure.
+    """The checkpoint at the end of the next micro-batch; `start` if there is nothing to deliver. Pure.
 
-    The first micro-batch of a stream that has been told nothing is the whole state at the newest checkpoint.
+    The first micro-batch of a stream that has had none is the whole state at the newest checkpoint.
 
     Args:
         most: so many checkpoints; `None`: all.
@@ -151,7 +151,7 @@ def checkpoint_after(view: TimelineView, start: int, most: int | None, until: in
 def path_between(view: TimelineView, start: int, end: int) -> list[int]:
     """The checkpoints of a micro-batch, ascending: after `start` (exclusive) up to `end`. Pure.
 
-    Only those whose states are kept: what a missing one changed is told with the next. `end` may have been
+    Only those whose states are stored: the changes of a missing one come with the next. `end` may have been
     abandoned since the micro-batch was planned; then its own ancestors are taken.
     """
     if not start:
@@ -239,7 +239,7 @@ class ChangesStreamReader(DataSourceStreamReader):
         if begin == last:
             return []
         view = self._job.timeline.tail()
-        # What was planned before a crash is told again, whatever was restored since.
+        # A plan from before a crash is delivered again, also after a restore since.
         for each in (begin, last):
             self._require_followed(view, each, follow_restores=True)
         ids = path_between(view, begin.checkpoint_id, last.checkpoint_id)
@@ -349,7 +349,7 @@ def stream_reader(
 ) -> ChangesStreamReader:
     """The reader of a query with these columns.
 
-    `states`: of which the schema was made, as `states_between` gives them; none: it was given, and has to fit
+    `states`: of which the schema was made, as `states_between` gives them; none: it was set, and has to fit
     the newest state, if there is one.
 
     Raises: InvalidInputError if they are not of changes, or do not fit.

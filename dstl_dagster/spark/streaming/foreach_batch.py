@@ -1,6 +1,6 @@
 """`foreachBatch` with checkpoints: state and any number of files of a micro-batch, committed together.
 
-Owns what happens when Spark repeats a micro-batch, and the coordinator that is kept between them. Does not
+Owns what happens when Spark repeats a micro-batch, and the coordinator that is cached between them. Does not
 own steps 1 to 3 (`batch`), which query a micro-batch is of (`serving`), nor which micro-batch may come next
 (`micro_batches`).
 
@@ -75,7 +75,7 @@ def checkpointed_batches(
 
 
 class _Batches:
-    """What Spark calls. A client of Spark Connect sends it to the server, before it is called."""
+    """Called by Spark. A client of Spark Connect sends it to the server, before it is called."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class _Kept:
         return self._last == replace(micro_batch, batch_id=micro_batch.batch_id - 1)
 
     def coordinator_of(self, micro_batch: MicroBatch) -> CheckpointCoordinator:
-        """The kept one, or a new one that has read nothing."""
+        """The cached one, or a new one that has read nothing."""
         if self._last is not None and self._last.query_id != micro_batch.query_id:
             self.forget()
         if self._coordinator is None:

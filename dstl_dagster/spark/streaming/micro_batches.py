@@ -3,9 +3,9 @@
 Owns the identity of a micro-batch and the rule for its order. Does not own applying it (`commit`,
 `foreach_batch`). Pure.
 
-Spark gives a query an id, kept in its checkpoint folder, and numbers its micro-batches from 0 without gaps.
+Spark gives a query an id, stored in its checkpoint folder, and numbers its micro-batches from 0 without gaps.
 After a crash it repeats the last one, never an earlier one. So a job has to remember one pair only. It is
-kept in the positions of the job's checkpoints, so a restore rolls it back together with the state.
+stored in the positions of the job's checkpoints, so a restore rolls it back together with the state.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Spark itself says so, as a property of the thread that runs the function. A serv
 a process of its own, beside the query, and hands it the rows and the number of the micro-batch alone. There
 the query is found by its name among those that are active in the session that started it: Spark lets two of
 these have one name at no time. What is found is the query's own id, which lives in its checkpoint folder, so
-a folder that is deleted makes another query, under whatever name.
+a folder that is deleted makes another query, under any name.
 """
 
 from __future__ import annotations

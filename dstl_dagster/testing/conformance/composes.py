@@ -94,7 +94,7 @@ class ComposesConformance(ConformanceFixtures):
         assert raw_read("p") == b"1"
 
     def test_compose_compares_the_checksum_first(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """If the result does not have the given checksum, it is FormatError, and the sources stay."""
+        """If the result does not have the checksum passed, it is FormatError, and the sources stay."""
         store.put("p", b"123456789", precondition=ABSENT)
         with pytest.raises(FormatError):
             store.compose([Source("p")], "bad", precondition=ABSENT, delete_sources=True, crc32c=1)

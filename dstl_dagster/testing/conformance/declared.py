@@ -81,7 +81,7 @@ class DeclaredConformance(ConformanceFixtures):
         assert set(bucket.missing_permissions(["storage.objects.get"])) <= {"storage.objects.get"}
 
     def test_a_declared_clock_is_never_ahead(self, store: ObjectStore) -> None:
-        """A store that tells the time tells that of its stamps: not ahead of the next, and not stuck."""
+        """The clock of a store is that of its stamps: not ahead of the next, and not stuck."""
         before = store.put("a", b"", precondition=ABSENT)
         time_of_server = server_time(store)
         assert (time_of_server is not None) == store.capabilities.tells_time

@@ -130,7 +130,7 @@ class ObjectsConformance(ConformanceFixtures):
         assert set(first + rest) == {ord("o")}
 
     def test_copy_makes_the_same_bytes(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """A copy has the source's bytes and the given metadata; the source stays."""
+        """A copy has the source's bytes and the metadata passed; the source stays."""
         source = store.put("a", b"bytes", precondition=ABSENT, metadata={"of": "source"})
         made = store.copy(Source("a"), "b", precondition=ABSENT, metadata={"of": "copy"})
         assert raw_read("b") == raw_read("a") == b"bytes"

@@ -57,7 +57,7 @@ class StreamsConformance(ConformanceFixtures):
             assert store.get(name) == raw_read(name) == whole
 
     def test_a_wrong_given_checksum_is_found(self, store: ObjectStore) -> None:
-        """Bytes that do not match the given checksum are refused on close, or on read."""
+        """Bytes that do not match the checksum passed are refused on close, or on read."""
         piece = b"a" * 600_000
         upload = store.open_write("a", precondition=ABSENT, chunk_size=256 * 1024)
         summed_write(store, upload)(piece, crc32c_of(piece) ^ 1)
@@ -66,7 +66,7 @@ class StreamsConformance(ConformanceFixtures):
             upload.close()
             store.get("a")
 
-        # A writer that computes its own checksum ignores the given one.
+        # A writer that computes its own checksum ignores the one passed.
         uses_it = store.capabilities.write_summed
         with pytest.raises((FormatError, InvalidInputError)) if uses_it else nullcontext():
             close_and_read()

@@ -15,15 +15,15 @@ __all__ = ["FaultKind", "FaultPlan", "RandomFaults", "ServerFault"]
 class FaultKind(Enum):
     """The fate of a request."""
 
-    STATUS = "status"  # no effect; the given status code
+    STATUS = "status"  # no effect; the response has `status`
     MISMATCH = "mismatch"  # no effect; 400, as for a payload damaged in transit
     RESET = "reset"  # no effect; the connection is reset
-    STALL = "stall"  # no effect; no response for the given seconds, then a reset
+    STALL = "stall"  # no effect; no response for `seconds`, then a reset
     DROP_ANSWER = "drop_answer"  # the effect happens; the connection is reset before the response
     GARBLE = "garble"  # the effect happens; the response is HTML labelled as JSON, as from a broken proxy
     CUT = "cut"  # the response ends in the middle of its body
     CORRUPT = "corrupt"  # one bit of the response body is flipped
-    LATENCY = "latency"  # served normally after the given seconds; a batch as a whole
+    LATENCY = "latency"  # served normally after `seconds`; a batch as a whole
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ServerFault:
     """One rule.
 
     Attributes:
-        kind: what happens.
+        kind: of the fault.
         method: a glob over `objects.insert`, `objects.get`, `objects.download`, `objects.list`,
             `objects.compose`, `objects.rewrite`, `objects.delete`, `objects.patch`, `upload.start`,
             `upload.chunk` (a part of a resumable upload that does not end it), `upload.finish`,

@@ -95,7 +95,7 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class Preconditions:
-    """The four preconditions of a request; None: not given."""
+    """The four preconditions of a request; None: not set."""
 
     generation_match: int | None = None
     generation_not_match: int | None = None

@@ -161,7 +161,7 @@ def conditions(query: Mapping[str, str]) -> Preconditions:
 
 
 def number(query: Mapping[str, str], key: str) -> int | None:
-    """An integer in the query; None if it is not given. Raises: ApiError 400."""
+    """An integer in the query; None if it is not set. Raises: ApiError 400."""
     if key not in query:
         return None
     try:
