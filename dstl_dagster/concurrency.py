@@ -1,4 +1,4 @@
-"""Calls in several threads whose results come in order, and what a forked child begins anew.
+"""Calls in several threads whose results come in order, and the parts that a forked child begins anew.
 
 Owns every pool that lives as long as one operation, how far reading runs ahead of its reader, and the hook
 that a fork runs. Does not own whether a call is worth a thread (`storage.StoreCapabilities`), nor threads
@@ -91,7 +91,7 @@ class ReadAhead(Generic[T]):
 
 
 def read_ahead(calls: Sequence[Callable[[], T]], count: int, name: str) -> Generator[T, None, None]:
-    """What each call returns, in order. While one result is used, the next `count` calls are under way or
+    """The result of each call, in order. While one result is used, the next `count` calls are under way or
     done, and no more. A single call is made by the caller's own thread.
 
     Raises: what a call raises, where its result would come. Close the iterator if it is not walked to its
@@ -112,7 +112,7 @@ def read_ahead(calls: Sequence[Callable[[], T]], count: int, name: str) -> Gener
 
 
 def in_order(calls: Sequence[Callable[[], T]], threads: int, name: str) -> Generator[T, None, None]:
-    """What each call returns, in order; all begin as soon as a thread is free. One after another, as they are
+    """All results, in order; the calls begin as soon as a thread is free. One after another, as they are
     taken, if `threads` is 1. `name`: of the threads.
 
     Raises: the first error in their order; what has not begun by then is left out.
@@ -156,7 +156,7 @@ _functions: list[Callable[[], None]] = []
 def after_fork(renew: Callable[[], None]) -> None:
     """Call `renew` in every child that this process forks from now on; a method as long as its object lives.
 
-    In the child there is one thread. Whatever the parent's other threads held or did is half done for ever: a
+    In the child there is one thread. All that the parent's other threads held or did is half done for ever: a
     lock has to be made anew, a descriptor, a connection or a file is the parent's.
     """
     if isinstance(renew, MethodType):

@@ -41,7 +41,7 @@ __all__ = [
 
 
 class ErrorKind(StrEnum):
-    """What went wrong, for programs. Each kind equals its text: `error.kind == "attempt_open"`.
+    """The kind of an error, for programs. Each kind equals its text: `error.kind == "attempt_open"`.
 
     One where a handler acts differently; the rest stands in the message. The text of a kind that this process
     does not know (sent by a later release) becomes a kind with that text that is not a member.
@@ -226,7 +226,7 @@ class UnavailableError(DstlError, OSError):
 
     @property
     def is_transient(self) -> bool:
-        return self.kind != ErrorKind.NO_PERMISSION  # somebody has to grant it
+        return self.kind != ErrorKind.NO_PERMISSION  # it has to be granted
 
 
 class UploadTimeoutError(UnavailableError, TimeoutError):

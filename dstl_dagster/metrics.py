@@ -1,4 +1,4 @@
-"""What components measure, reported through one hook.
+"""Measurements of components, reported through one hook.
 
 Owns the vocabulary (`Measurement`, `MetricsHook`) and three hooks: none, a logger, memory. Does not own the
 names of measurements (each component's module lists its own), or any vendor's client.
@@ -39,7 +39,7 @@ class Measurement:
     """One measured event.
 
     Attributes:
-        name: what was measured, such as `ChangelogStorage.uploadSizes`.
+        name: of the measured value, such as `ChangelogStorage.uploadSizes`.
         kind: how to aggregate it.
         value: in the unit that its component documents.
         job: whose event it was; None where its component does not know.
@@ -105,7 +105,7 @@ class InMemoryMetrics:
         return end
 
     def counter(self, name: str, *, job: str | None = None, operator: str | None = None) -> float:
-        """The sum so far, of one job or operator if it is given; 0 for a name that was never recorded."""
+        """The sum so far, of one job or operator if it is set; 0 for a name that was never recorded."""
         wanted = (name, job, operator)
         with self._lock:
             return sum(value for labels, value in self._counters.items() if _match(wanted, labels))
@@ -113,7 +113,7 @@ class InMemoryMetrics:
     def histogram(
         self, name: str, *, job: str | None = None, operator: str | None = None
     ) -> tuple[float, ...]:
-        """The last values, oldest first, of one job or operator if it is given."""
+        """The last values, oldest first, of one job or operator if it is set."""
         wanted = (name, job, operator)
         with self._lock:
             return tuple(
@@ -186,7 +186,7 @@ class _FanOut:
 
 
 def fan_out(hooks: Iterable[MetricsHook | None]) -> MetricsHook:
-    """One hook that feeds all given ones (None is skipped). What they raise is logged and swallowed."""
+    """One hook that feeds all of these (None is skipped). What they raise is logged and swallowed."""
     present = tuple(hook for hook in hooks if hook is not None)
     return _FanOut(present)
 

@@ -1,4 +1,4 @@
-"""A batch that Dagster opens and another process writes: what is handed to that process, and taken up there.
+"""A batch that Dagster opens and another process writes: the data handed to that process, and taken up there.
 
 Owns the hand-over: the extras of Dagster Pipes, and any JSON that carries them. Does not own opening the
 attempt (`orchestration`), writing (`spark`), or Pipes itself: needs no Dagster, and dagster-pipes only in the
@@ -33,13 +33,13 @@ _SHOWN: Final = 80
 
 @dataclass(frozen=True)
 class HandedBatch:
-    """What another process needs to do steps 2 and 3 of an attempt. Holds no secret.
+    """The data that another process needs for steps 2 and 3 of an attempt. Holds no secret.
 
     Attributes:
         attempt: as opened by step 1.
         claim: what the program that opened it said of the batch.
         options: the job's, by which the process and its tasks write.
-        trigger: what step 1 cost.
+        trigger: the cost of step 1.
     """
 
     attempt: Attempt

@@ -1,6 +1,6 @@
-"""What every writer of a state changelog does: Flink's `StateChangelogWriter`, in Python's spelling.
+"""The contract of every writer of a state changelog: Flink's `StateChangelogWriter`, in Python's spelling.
 
-Owns the contract. Does not own how a log is kept: `writer` has the one in files. Another implementation runs
+Owns the contract. Does not own the storage of a log: `writer` has it in files. Another implementation runs
 `dstl_dagster.testing.changelog_conformance` against itself.
 """
 
@@ -52,12 +52,12 @@ class StateChangelogWriter(Protocol[HandleT]):
         may be under way at once, and a step that follows the future may append and persist.
 
         Raises at once, with nothing changed: UnavailableError (kind `upload_failed`) where part of the range
-        has failed for good; InvalidInputError where `from_` was truncated or is beyond what was appended.
+        has failed permanently; InvalidInputError where `from_` was truncated or is beyond what was appended.
         """
         ...
 
     def truncate(self, to: SequenceNumber) -> None:
-        """Everything below `to` (exclusive) is no longer needed: its state was written elsewhere.
+        """Everything below `to` (exclusive) is no longer needed: its state was materialized.
 
         InvalidInputError beyond what has a position, or below an earlier truncation.
         """
@@ -82,7 +82,7 @@ class StateChangelogWriter(Protocol[HandleT]):
         """Forget what is not durable; may be called again. What is durable stays.
 
         A future whose range is durable by now has its result; any other that waits fails with ClosedError:
-        close does not wait. Whoever needs the result waits for the future first.
+        close does not wait. A caller that needs the result waits for the future first.
         """
         ...
 

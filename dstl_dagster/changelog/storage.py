@@ -1,6 +1,6 @@
-"""The changelog of one job on one process: its writers, its readers, and what they share.
+"""The changelog of one job on one process: its writers, its readers, and the parts that they share.
 
-Owns the scheduler, the registries and their threads. Does not own the store it is given, nor its
+Owns the scheduler, the registries and their threads. Does not own the store passed to it, nor its
 writers: close them first.
 
 Source: Flink's `FsStateChangelogStorage`, `FsStateChangelogStorageForRecovery` and
@@ -56,7 +56,7 @@ class FsStateChangelogStorage:
         metrics: where measurements go; by default the hook that the options name.
         scheduler: how and when writers' tasks are uploaded; by default by the options. It is closed with
             the storage. Its uploader should report to `registry`.
-        registry: who counts the references to files; by default one that deletes from `store`.
+        registry: counts the references to files; by default one that deletes from `store`.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class FsStateChangelogStorage:
         )
 
     def create_reader(self) -> ChangelogReader:
-        """A reader of handles; it looks for local copies first, where they are kept. It needs no close."""
+        """A reader of handles; it looks for local copies first, where they are stored. It needs no close."""
         return ChangelogReader(self._store, local_directory=self._local_directory)
 
     @property

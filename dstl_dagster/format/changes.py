@@ -146,7 +146,7 @@ class ChangeColumns(Sequence[StateChange]):
 
     @classmethod
     def of_changes(cls, changes: Iterable[StateChange]) -> ChangeColumns:
-        """One run of the given changes."""
+        """One run of these changes."""
         rows = list(changes)
         values = [row.change for row in rows]
         return cls([ChangeRun.of_rows([row.key_group for row in rows], values, sum(map(len, values)))])

@@ -1,6 +1,6 @@
 """Which column of keyed state a name denotes, after columns were dropped or renamed.
 
-Owns the ids: a column keeps its id for life, whatever it is called, so rows written under an older name are
+Owns the ids: a column keeps its id for life, under any name, so rows written under an older name are
 found, and a name that comes back is another column. Does not own columns or types (`state.schema`). Pure.
 
 A column's id is the name that it was first written under. Only if an older column of the state has that id,

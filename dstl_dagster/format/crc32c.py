@@ -30,7 +30,7 @@ _PRODUCT_BITS: Final = 63
 _LOWEST_BITS: Final = int.from_bytes(b"\1" * _PRODUCT_BITS, "big")
 _ZERO_DIGITS: Final = int.from_bytes(b"0" * _PRODUCT_BITS, "big")
 _LOW_COUNTS: Final = 1024
-"""Factors are kept for the counts below and for their multiples: any count takes one of each."""
+"""Factors are cached for the counts below and for their multiples: any count takes one of each."""
 
 
 def crc32c(payload: bytes | bytearray | memoryview) -> int:
@@ -60,7 +60,7 @@ def of_second(first_crc: int, whole_crc: int, second_size: int) -> int:
 
 
 def combine_all(parts: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """(checksum, size in bytes) of the concatenation of parts, each given as (checksum, size in bytes)."""
+    """(checksum, size in bytes) of the concatenation of parts, each as (checksum, size in bytes)."""
     crc, size = EMPTY_CRC32C, 0
     for part_crc, part_size in parts:
         crc = combine(crc, part_crc, part_size)
@@ -121,7 +121,7 @@ def _gathered(spread: int) -> int:
 
 @functools.lru_cache(maxsize=4 * _LOW_COUNTS)
 def _zeros_factor(count: int) -> int:
-    """What `count` zero bytes multiply a register by, spread."""
+    """The factor by which `count` zero bytes multiply a register, spread."""
     factor = _ONE
     for power in range(count.bit_length()):
         if count >> power & 1:

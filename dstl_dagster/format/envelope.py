@@ -76,7 +76,7 @@ def decode_document(kind: str, newest_version: int, payload: bytes, where: str) 
 
 @contextmanager
 def reading(otherwise: str) -> Iterator[None]:
-    """A block that decodes a stored document: whatever the document makes it raise becomes a FormatError.
+    """A block that decodes a stored document: all errors that the document causes become FormatErrors.
 
     A valid checksum proves that the bytes are those that were written, not that they mean anything. So an
     exception for a value of the wrong type or size is the document's fault. `otherwise`: the error's message.

@@ -78,7 +78,7 @@ _OTHER_NAMES: dict[str, Callable[[str], object]] = {
     "a name with its kind": re.compile(r"(checkpoint|partition|savepoint|time):.*", re.DOTALL).fullmatch,
     "a checkpoint as Dagster shows it": re.compile(r"chk-\d+").fullmatch,
 }
-"""What names a checkpoint elsewhere (`timeline.as_of`), and is no name for a savepoint."""
+"""The forms that name a checkpoint in `timeline.as_of`, and are no name for a savepoint."""
 
 
 def _validated(name: str, what: str) -> str:
@@ -95,7 +95,7 @@ COMPONENTS_PREFIX = ".inprogress/"
 
 
 JOBS_PREFIX = "dstl/"
-"""What the names of everything that jobs keep for themselves begin with."""
+"""The prefix of the names of all objects that jobs store for themselves."""
 
 
 def attempt_half(attempt: uuid.UUID) -> int:
@@ -210,7 +210,7 @@ class JobNames:
         return f"{self.archive_prefix}keys/{_digest(idempotency_key)}/"
 
     def archived_key(self, idempotency_key: str, checkpoint_id: int, identity: str) -> str:
-        """`identity`: all that tells batches of this key apart, as any text."""
+        """`identity`: all that distinguishes batches of this key, as any text."""
         prefix = self.archived_key_prefix(idempotency_key)
         return f"{prefix}{checkpoint_id:010d}-{_digest(identity)[:_IDENTITY_DIGITS]}"
 
@@ -239,7 +239,7 @@ class JobNames:
         return f"{self.attempt_folder(attempt)}report"
 
     def run_list(self, attempt: uuid.UUID) -> str:
-        """What names runs of state for this checkpoint and later ones."""
+        """The object that names runs of state for this checkpoint and later ones."""
         return f"{self.attempt_folder(attempt)}runs"
 
     def changelog_base_path(self, attempt: uuid.UUID) -> str:

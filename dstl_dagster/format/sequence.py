@@ -1,4 +1,4 @@
-"""Positions in the log of one writer. Owns their order and text form, not what is stored at them.
+"""Positions in the log of one writer. Owns their order and text form, not the changes at them.
 
 Twin of Flink's `SequenceNumber` and `SequenceNumberRange`.
 """

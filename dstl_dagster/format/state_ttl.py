@@ -1,7 +1,7 @@
 """How long rows of keyed state live, as a checkpoint records it.
 
 Owns which rows are over at a checkpoint: by a column, an age, and the checkpoint's own "now", never by the
-clock of who reads. Does not own what a user asks for (`settings.StateTtlConfig`), or finding such rows in a
+clock of the reader. Does not own what a user asks for (`settings.StateTtlConfig`), or finding such rows in a
 table (`state.ttl`). Pure.
 """
 

@@ -1,4 +1,4 @@
-"""Keyed state at a checkpoint: what tasks report, the manifest that names it, and its rows.
+"""Keyed state at a checkpoint: the reports of tasks, the manifest that names it, and its rows.
 
 Owns the documents of a checkpoint (reports, manifest), and reading and writing state through them. Does not
 own whether a checkpoint counts (`timeline`), or the steps that create one (`checkpoint`).

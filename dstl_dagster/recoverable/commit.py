@@ -100,12 +100,12 @@ def commit_file(
         recoverable: what to commit.
         components: as written, in order; without them each costs one metadata read, and the generations
             found are assumed to be the right ones.
-        options: locate the temporary objects if `components` are not given.
+        options: locate the temporary objects if `components` are not passed.
         parallelism: concurrent requests; with 1 they run in the calling thread, in a fixed order.
         clock: waits, for a store that refuses to change an object that it has only just made.
 
     Raises: UnavailableError (call again), FormatError (bytes are not what was written; all sources of the
-        bad object are kept), InvalidInputError (components of another recoverable).
+        bad object are retained), InvalidInputError (components of another recoverable).
     """
     commit = _Commit(store, recoverable, components, options, parallelism)
     outcome = commit.run()

@@ -24,7 +24,7 @@ _LONG_MAX = 2**63 - 1
 class GSCommitRecoverable:
     """All a commit needs: the final object, and its components in byte order.
 
-    `component_object_ids` takes any iterable of UUIDs and is kept as a tuple.
+    `component_object_ids` takes any iterable of UUIDs and is stored as a tuple.
 
     Raises: InvalidInputError for other types.
     """

@@ -1,6 +1,6 @@
 """The bytes of the recoverables, version 0: bit for bit upstream's.
 
-Owns the byte format. Does not own where the bytes are kept.
+Owns the byte format. Does not own where the bytes are stored.
 
 Source: Flink's `GSCommitRecoverableSerializer` and `GSResumeRecoverableSerializer`, which write with
 Java's `DataOutputStream`: big-endian numbers, and strings as a 16-bit byte length and modified UTF-8.

@@ -52,7 +52,7 @@ class GSRecoverableWriter:
 
     @property
     def options(self) -> GSFileSystemOptions:
-        """The options given to the constructor."""
+        """The options passed to the constructor."""
         return self._options
 
     @property

@@ -206,7 +206,7 @@ class LocalRecoveryConfig:
     def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> LocalRecoveryConfig:
         """From upstream's keys: `execution.checkpointing.local-backup.enabled` (default: false) and `.dirs`.
 
-        Other keys are ignored. Raises: InvalidInputError if one of the two is given without the other.
+        Other keys are ignored. Raises: InvalidInputError if only one of the two is set.
         """
         found = LOCAL_RECOVERY_KEYS.values(mapping)
         enabled, directories = found.get("local_backup_enabled"), found.get("local_backup_directories")
@@ -220,7 +220,7 @@ class LocalRecoveryConfig:
 
     @property
     def is_local_backup_enabled(self) -> bool:
-        """Whether copies are kept."""
+        """Whether local copies are stored."""
         return self.directories is not None
 
 

@@ -177,7 +177,7 @@ Options = JobOptions | Mapping[str, ConfigValue]
 def parse_lines(text: str, where: str) -> dict[str, ConfigValue]:
     """Options from lines: `key=value` or `key: value`; blank lines and those with # at the start are skipped.
 
-    `where` names the text in errors. Raises: InvalidInputError for another line, or a key given twice.
+    `where` names the text in errors. Raises: InvalidInputError for another line, or a key set twice.
     """
     found: dict[str, ConfigValue] = {}
     for number, line in enumerate(text.splitlines(), 1):

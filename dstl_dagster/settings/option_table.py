@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Self
 from dstl_dagster.settings.units import ConfigValue, pick, refuse_unknown
 
 Parse = Callable[[str, ConfigValue], Any]
-"""From (key for messages, value given) to the value. Raises: InvalidInputError naming the key."""
+"""From (key for messages, value set) to the value. Raises: InvalidInputError naming the key."""
 _OPTION: Final = "option"
 
 
@@ -55,7 +55,7 @@ class OptionTable:
         self.spellings = frozenset(each for option in self.options for each in option.spellings)
 
     def values(self, mapping: Mapping[str, ConfigValue]) -> dict[str, Any]:
-        """The options in `mapping`, parsed, by attribute. A value of None counts as not given.
+        """The options in `mapping`, parsed, by attribute. A value of None counts as not set.
 
         Raises: InvalidInputError for a value that cannot be parsed, or two spellings of one option.
         """
@@ -101,7 +101,7 @@ class KeyedOptions:
     def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> Self:
         """Options from strings or typed values under our keys or upstream's.
 
-        Keys of other components are ignored, as in a whole Flink configuration. None counts as not given.
+        Keys of other components are ignored, as in a whole Flink configuration. None counts as not set.
 
         Raises: InvalidInputError naming the key, also for an unknown one under our prefixes.
         """

@@ -56,7 +56,7 @@ class StoragePrices(KeyedOptions):
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> Self:
-        """As of `KeyedOptions`; prices that are given are of no day, and a job's own."""
+        """As of `KeyedOptions`; prices that are set are of no day, and a job's own."""
         found = super().from_mapping(mapping)
         return found if found == cls() else replace(found, as_of=None, source=f"set by {_PREFIX}*")
 

@@ -192,7 +192,7 @@ def parse_names(key: str, value: ConfigValue) -> tuple[str, ...]:
 def pick(mapping: Mapping[str, ConfigValue], *spellings: str) -> tuple[str, ConfigValue] | None:
     """The one entry of `mapping` under any spelling of a key: (spelling found, value), or None.
 
-    A value of None counts as not given. Raises: InvalidInputError if two spellings are given.
+    A value of None counts as not set. Raises: InvalidInputError if two spellings are set.
     """
     found = [(key, mapping[key]) for key in spellings if mapping.get(key) is not None]
     if len(found) > 1:

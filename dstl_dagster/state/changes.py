@@ -67,7 +67,7 @@ def encode_changes(
         schema: of the state; `rows` are cast to its types.
         rows: columns by name; a column of the schema that is missing becomes null.
         key_groups: of each row, 0 to `max_parallelism` - 1.
-        deleted: the rows that are tombstones (null: no). Only their key is kept.
+        deleted: the rows that are tombstones (null: no). Only their key is stored.
         hashes: of the rows' keys (`hashing.key_hashes`), if the caller already has them.
 
     Raises: InvalidInputError: a key that occurs twice (kind `duplicate_key`), a key group out of range, a

@@ -1,6 +1,6 @@
 """A program's columns in the types of a state: unchanged in value, or refused by row.
 
-Owns what a state's column takes of other types: whatever it can hold without loss. Does not own how the rows
+Owns what a state's column takes of other types: all that it can hold without loss. Does not own how the rows
 became Arrow (`frames`), what can be stored at all and what widens (`types`), or how a state's schema evolves
 (`schema`).
 
@@ -157,7 +157,7 @@ def _view_lengths(views: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _kind_to_write(known: StateSchema, field: pa.Field, has_type: bool) -> pa.DataType:
-    """The state's type, or the one that it widens to for these rows whatever their values are."""
+    """The state's type, or the one that it widens to for these rows, independent of their values."""
     kind = known.columns.field(field.name).type
     if field.name in known.key_columns or not has_type:
         return kind
@@ -233,7 +233,7 @@ def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _exact_cast(given: pa.DataType, kind: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
-    """What converts between these two and raises ArrowInvalid for a value that would change; else `None`."""
+    """The cast between these two, which raises ArrowInvalid for a value that would change; else `None`."""
     if _is_number(given) and _is_number(kind):
         if pt.is_floating(kind):
             if pt.is_floating(given):
@@ -311,7 +311,7 @@ def _fitted_list(array: pa.Array, kind: pa.DataType) -> pa.Array:
         pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False), dtype=np.int64
     )
     try:
-        # What is below a null may be anything, and is left out.
+        # A value below a null may be anything, and is left out.
         values = _fitted(array.flatten(), kind.value_type)
     except _MisfitError as error:
         raise _MisfitError(int(np.searchsorted(ends, error.row, "right")), error.value, error.kind) from error

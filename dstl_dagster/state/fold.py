@@ -1,7 +1,7 @@
 """Changes of the log folded into rows of state: the last change of each key, unless it is a tombstone.
 
 Owns what a sequence of changes means; a row that has expired counts as a tombstone. Does not own reading the
-log, nor which key groups a task has. Works on a few key groups at a time: whatever the size of the state,
+log, nor which key groups a task has. Works on a few key groups at a time: for a state of any size,
 memory beyond the changes themselves is that of some ten thousand rows, or of the largest key group.
 """
 
@@ -166,7 +166,7 @@ class StateFold:
             self._schemas.append(schema)
 
     def _merged(self, run: Sequence[int]) -> FoldedRun:
-        """What came after the oldest handle of each key group is folded first: most often it is far less.
+        """The log after the oldest handle of each key group is folded first: most often it is far less.
 
         So the rows of a base are looked at once, for whether their key occurs in the log behind it.
         """
@@ -193,7 +193,7 @@ class StateFold:
         for key_group, change in changes:
             by_schema.setdefault(change.schema, []).append((key_group, change.payload))
         tables, groups_of = [], []
-        # A later schema is later in the log, so the order of one key's changes is kept; no other matters.
+        # A later schema is later in the log, so the order of one key's changes stays; no other matters.
         for index, of_schema in sorted(by_schema.items()):
             written = self._schemas[index]
             rows, counts = decode_changes(written, [payload for _, payload in of_schema])
@@ -214,7 +214,7 @@ class StateFold:
         return rows.set_column(rows.num_columns - 1, rows.schema.field(rows.num_columns - 1), flags)
 
     def _conformed(self, written: StateSchema, rows: pa.Table) -> pa.Table:
-        """The rows of one schema of the log, in the columns of the result: found by id, whatever the name."""
+        """The rows of one schema of the log, in the columns of the result: found by id, under any name."""
         wanted, ids = self._schema, written.ids
         if ids == wanted.ids and rows.schema == wanted.wire:
             return rows

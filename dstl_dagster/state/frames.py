@@ -1,4 +1,4 @@
-"""Rows in whatever form a program has them, as an Arrow table.
+"""Rows in any form that a program has them in, as an Arrow table.
 
 Owns which objects are rows, and how each becomes Arrow: DataFrames of pandas and Polars, tables, batches,
 readers and data sets of PyArrow, relations of DuckDB, and any other object with the Arrow C stream

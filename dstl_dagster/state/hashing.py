@@ -4,7 +4,7 @@ Owns the hash of every type that can be a key, and the key group from it. Does n
 (`types.can_be_key`) nor which task has which key group (`partitioning`).
 
 Source: Spark's `Murmur3Hash` expression (`F.hash`, seed 42). It is Austin Appleby's MurmurHash3_x86_32 with
-one deviation, kept here: the bytes after the last whole word are mixed in one by one, each sign-extended to
+one deviation, copied here: the bytes after the last whole word are mixed in one by one, each sign-extended to
 a word. Columns are hashed in order, each hash the seed of the next; a null leaves the hash unchanged. The
 hash depends on the type: int 5 and bigint 5 differ.
 """

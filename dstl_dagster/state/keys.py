@@ -73,7 +73,7 @@ def occurring(rows: pa.Table, others: pa.Table, key_columns: Sequence[str]) -> p
 def _is_in(codes: pa.Array, known: pa.Array) -> pa.BooleanArray:
     """For each of `codes` whether it is in `known`; both have one type.
 
-    Of many numbers, most are told to be none of few others by their low bits, without a look into a hash
+    Of many numbers, most are seen to be none of few others by their low bits, without a look into a hash
     table: they are found in a small array that stays in the CPU's cache.
     """
     if len(known) == 1:

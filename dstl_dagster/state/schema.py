@@ -178,8 +178,8 @@ class StateSchema:
     def covering(self, other: StateSchema) -> StateSchema:
         """The schema that reads the rows of both, as this schema names them: its columns first.
 
-        `other` is of another checkpoint of this state: its columns are found by their ids, whatever their
-        names were. A column that either schema has dropped is left out.
+        `other` is of another checkpoint of this state: its columns are found by their ids, under any
+        name. A column that either schema has dropped is left out.
 
         Raises: InvalidInputError (kind `schema_change`): as `evolved_to`, or if two different columns have
         the same name.
@@ -250,7 +250,7 @@ class StateSchema:
 
 
 def as_spelled(given: pa.Schema, before: StateSchema | None, *, case_sensitive: bool) -> pa.Schema:
-    """The given columns, in the state's spelling. Raises: InvalidInputError (kind `schema_change`)."""
+    """These columns, in the state's spelling. Raises: InvalidInputError (kind `schema_change`)."""
     if before is None:
         return given
     names = spelled(given.names, before.columns.names, case_sensitive=case_sensitive)
@@ -260,7 +260,7 @@ def as_spelled(given: pa.Schema, before: StateSchema | None, *, case_sensitive: 
 def schema_to_write(
     given: pa.Schema, keys: Sequence[str], max_parallelism: int | None, before: StateSchema | None
 ) -> StateSchema:
-    """The given columns and those that the state already has, so that the last report always lists all.
+    """These columns and those that the state already has, so that the last report always lists all.
 
     Narrower types of keys are those of the state. Raises: as `StateSchema.of` and `evolved_to`.
     """

@@ -18,7 +18,7 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError
 
 
 class RawText(bytes):
-    """The bytes of text that is not UTF-8; its own class, to tell it from a binary column's value."""
+    """The bytes of text that is not UTF-8; its own class, to distinguish it from a binary column's value."""
 
 
 def text_as_bytes(kind: pa.DataType) -> pa.DataType:

@@ -54,7 +54,7 @@ class NewestTime:
         self.us: int | None = None
 
     def add(self, rows: pa.RecordBatch | pa.Table, deleted: pa.Array | pa.ChunkedArray | None) -> None:
-        """Some rows; a batch may lack the column."""
+        """Some rows; the column may be missing in a batch."""
         if self._column is None or self._column not in rows.schema.names:
             return
         times = _times_us(rows.column(self._column))
@@ -99,7 +99,7 @@ def ttl_to_write(
         time_us: the batch's.
 
     Raises: InvalidInputError for what is no TTL, and naming a column that cannot be one's; kind
-    `schema_change` if the state's TTL needs a column that `schema` lacks.
+    `schema_change` if the state's TTL needs a column missing in `schema`.
     """
     active = before if before is not None and before.ttl_us is not None else None
     if config is None:

@@ -2,7 +2,7 @@
 
 Owns these three decisions. Does not own the bytes of a row (`changes`) or a schema (`schema`).
 
-Each type has one stored form, whatever the producer's settings: text is `string`, instants are microseconds
+Each type has one stored form, under any settings of the producer: text is `string`, instants are microseconds
 in UTC, and dictionaries are decoded. So a state does not change type because a session was configured
 differently.
 """
@@ -101,7 +101,7 @@ def has_checked_values(arrow_type: pa.DataType) -> bool:
 def has_fields_of(kind: pa.DataType, other: pa.DataType) -> bool:
     """Whether every struct in the one type has each field of its counterpart in the other, in any order.
 
-    Arrow casts a struct by its fields' names, drops what the target lacks, and puts null where it has more.
+    Arrow casts a struct by its fields' names, drops those not in the target, and puts null where it has more.
     """
     if pt.is_struct(kind) and pt.is_struct(other):
         known = {field.name: field.type for field in kind.fields}

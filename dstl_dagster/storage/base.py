@@ -1,4 +1,4 @@
-"""The contract of an object store: what the layers above may rely on, and nothing of how it is met.
+"""The contract of an object store: the promises to the layers above, and nothing of how they are met.
 
 Owns the vocabulary (`ObjectStat`, `Precondition`, `Source`, `ObjectStore`). Does not own retries
 (`policy.retry`), what to believe after a lost answer (`readback`), the optional abilities' declaration
@@ -44,7 +44,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class AnyGeneration:
-    """No precondition. Only for hints, which nobody trusts, and for tests."""
+    """No precondition. Only for hints, which are not trusted, and for tests."""
 
 
 Precondition = Absent | Generation | AnyGeneration
@@ -63,7 +63,7 @@ class ObjectStat:
         crc32c: CRC-32C (Castagnoli) of the bytes, unsigned 32 bits. If the service omits it from its
             listings, the first read costs a request, and raises NotFoundError if the object is gone.
         updated: when this generation was created, by the server's clock, in UTC.
-        metadata: the writer's own key-value pairs, as given.
+        metadata: the writer's own key-value pairs, as passed.
 
     """
 
@@ -77,7 +77,7 @@ class ObjectStat:
 
 @dataclass(frozen=True)
 class Source:
-    """One source of a compose or copy: the given generation, or whichever is live."""
+    """One source of a compose or copy: this generation, or the live one."""
 
     name: str
     generation: int | None = None
@@ -182,7 +182,7 @@ class ObjectStore(Protocol):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """What callers choose by; the same value each time, but for `batch_deletes`.
+        """The abilities that callers choose by; the same value each time, but for `batch_deletes`.
 
         A store that does not say derives from this class and inherits the default: a bucket behind a
         network, without optional abilities.
@@ -201,7 +201,7 @@ class ObjectStore(Protocol):
 
     @property
     def prefix(self) -> str:
-        """What precedes every name in the bucket: empty, or ending in `/`."""
+        """The prefix of every name in the bucket: empty, or ending in `/`."""
         ...
 
     def in_bucket(self, bucket_name: str) -> ObjectStore:
@@ -300,7 +300,7 @@ class ObjectStore(Protocol):
         precondition: Precondition,
         metadata: Mapping[str, str] | None = None,
     ) -> ObjectStat:
-        """Copy one object, to `to`, a store of the same kind on another bucket, where it is given."""
+        """Copy one object, to `to`, a store of the same kind on another bucket, if it is set."""
         ...
 
     def delete(self, name: str, *, precondition: Precondition) -> bool:
@@ -321,7 +321,7 @@ class OpeningStore(ObjectStore, Protocol):
     """A store that declares `open_ranges`: finding an object costs about what reading a range of it does."""
 
     def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader:
-        """The generation that is live now, kept open. Raises: as `ObjectStore.get_range`."""
+        """The generation that is live now, held open. Raises: as `ObjectStore.get_range`."""
         ...
 
 
@@ -388,7 +388,7 @@ class ShortListingStore(ObjectStore, Protocol):
 
 
 def server_time(store: ObjectStore) -> datetime | None:
-    """`TimedStore.server_time`; `None` where the store does not tell the time."""
+    """`TimedStore.server_time`; `None` where the store does not report the time."""
     return cast("TimedStore", store).server_time() if store.capabilities.tells_time else None
 
 

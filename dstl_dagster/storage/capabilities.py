@@ -1,4 +1,4 @@
-"""What a store declares about itself, for the layers above to choose by.
+"""The abilities that a store declares, for the layers above to choose by.
 
 Owns the vocabulary. Does not own the choices: each caller makes its own, and none looks at a store's type,
 its URI, or how long a request took.

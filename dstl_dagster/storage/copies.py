@@ -1,4 +1,4 @@
-"""Objects of a store that was copied or moved: the same by length and checksum, elsewhere and under other
+"""Objects of a store that was copied or moved: the same by length and checksum, in another place, under other
 generations.
 
 Owns that proof, and finding objects that documents name by the bucket they were in. Does not own what a
@@ -51,7 +51,7 @@ class Origin:
 
     Attributes:
         home: of that store, as `home_of`; empty if unknown.
-        witness: an object that lives as long as anybody asks.
+        witness: an object that lives as long as it is asked for.
         generation: that it had there; `None` if unknown.
     """
 
@@ -69,7 +69,7 @@ class Origin:
         return bool(self.home) and self.home != self.home_of(store)
 
     def is_copied(self, store: ObjectStore) -> bool:
-        """Whether the store is certainly a copy: it is elsewhere, or the witness was written again.
+        """Whether the store is certainly a copy: it is in another place, or the witness was written again.
 
         At most one request. A copy that keeps generations is none here.
         """

@@ -81,7 +81,7 @@ class MemoryAccount:
 
     @property
     def owner(self) -> str:
-        """What stands before the bucket in a URI: empty for the account that the process shares."""
+        """The text before the bucket in a URI: empty for the account that the process shares."""
         return f"{self.identity}@" if self.identity else ""
 
     def bucket(self, bucket_name: str) -> MemoryBucket:

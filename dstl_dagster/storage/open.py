@@ -11,7 +11,7 @@ from dstl_dagster.storage.rules import check_bucket_name, split_bucket_uri, spli
 
 
 def require_store_uri(uri: str) -> None:
-    """Check what `open_store` will be given, where nothing may be opened or requested yet.
+    """Check the argument of a later `open_store`, where nothing may be opened or requested yet.
 
     Raises: InvalidInputError (unknown scheme, not a URI of a bucket or folder, or an impossible bucket).
     """
@@ -83,7 +83,7 @@ def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectSt
 
 
 def _advice(uri: object) -> str:
-    """What to write instead."""
+    """The URI to write instead."""
     if isinstance(uri, Path):
         return f"did you mean the folder {uri.absolute().as_uri()}?"
     if not isinstance(uri, str) or not uri.strip():

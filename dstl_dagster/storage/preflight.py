@@ -43,7 +43,7 @@ _COLD_CLASSES = {"NEARLINE": 30, "COLDLINE": 90, "ARCHIVE": 365, "DURABLE_REDUCE
 
 
 class Severity(StrEnum):
-    """What to do about a finding."""
+    """The severity of a finding."""
 
     ERROR = "error"  # promises would be broken: do not use the bucket like this
     WARNING = "warning"  # it works, and costs money or surprises
@@ -72,7 +72,7 @@ def check_store(
 
     Args:
         store: the bucket, below the prefix that will be used.
-        checkpoint_retention: how long the oldest checkpoint is kept; lifecycle rules are compared with it.
+        checkpoint_retention: how long the oldest checkpoint stays; lifecycle rules are compared with it.
         write_probe: make, compose, copy and delete four small objects to see that preconditions hold.
         new_id: names the probe's objects.
         progress: called with each step before it starts.
@@ -91,7 +91,7 @@ def check_store(
 
 
 def judge_bucket(resource: Mapping[str, Any], checkpoint_retention: timedelta | None) -> list[Finding]:
-    """What the settings in a bucket's resource (JSON API) would do. Pure."""
+    """The effects of the settings in a bucket's resource (JSON API). Pure."""
     return [
         *_judge_deletes(resource),
         *_judge_class(resource),
@@ -281,7 +281,7 @@ def lock_option(folder: Path, mounts: str) -> str | None:
 
 
 def _unreachable(store: ObjectStore, error: UnavailableError) -> UnavailableError:
-    reason = " ".join(error.message.split())  # one line, whatever the network library says
+    reason = " ".join(error.message.split())  # one line: the network library's may be several
     return UnavailableError(f"{store.uri} does not answer and was not checked: {reason}")
 
 

@@ -1,4 +1,4 @@
-"""What to believe when the outcome of a write is in doubt.
+"""The outcome of a write in doubt, decided by a read of its object.
 
 Owns the two rules, and the writes that follow them. Does not own retries (`policy.retry`), nor what a caller
 does with a rival's object.
@@ -33,11 +33,11 @@ from dstl_dagster.storage.base import (
 )
 
 WRITER_ID_KEY = "dstl-writer-id"
-"""The metadata key of a write's id, which is chosen before the first try and kept by every retry."""
+"""The metadata key of a write's id, which is chosen before the first try and reused by every retry."""
 
 
 class Verdict(Enum):
-    """What a stat says about a write in doubt."""
+    """The verdict of a stat on a write in doubt."""
 
     OURS = "ours"  # it took effect: success
     FOREIGN = "foreign"  # the name belongs to another write
@@ -46,7 +46,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Expected:
-    """What makes an object provably ours. `None` is not compared."""
+    """The attributes that prove an object ours. `None` is not compared."""
 
     stamp: Mapping[str, str]
     size: int | None = None

@@ -79,7 +79,7 @@ def check_metadata(metadata: Mapping[str, str] | None) -> Mapping[str, str]:
     for key, value in pairs.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidInputError(f"metadata values must be strings; {key!r} has {type(value).__name__}")
-        # Services carry metadata in HTTP headers, where other keys would not come back as given.
+        # Services carry metadata in HTTP headers, where other keys would not come back unchanged.
         if not key or not key.isascii() or not all(char.isalnum() or char in "-_." for char in key):
             raise InvalidInputError(f"{key!r} is no metadata key: use ASCII letters, digits, '-', '_', '.'")
         size += len(key) + len(value.encode("utf-8", "surrogatepass"))

@@ -1,7 +1,7 @@
-"""The decisions about a job: numbered records, the race for the next slot, and what the records add up to.
+"""The decisions about a job: numbered records, the race for the next slot, and the sum of the records.
 
-Owns whether something may happen now (`decisions`), and what has been decided. Does not own manifests, state
-or files: a record only names them, and they are stored elsewhere.
+Owns whether something may happen now (`decisions`), and the decisions made. Does not own manifests, state
+or files: a record only names them.
 
 Modules are imported on first use: a Spark task needs few of them.
 """

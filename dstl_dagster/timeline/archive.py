@@ -7,7 +7,7 @@
 Owns these objects. Does not own when they are written (`timeline`, before each snapshot record).
 
 Why this is safe. Everything here is derived from records that stay on the timeline for ever, so every writer
-writes the same bytes, repeating a write changes nothing, and whatever a killed writer left is true. A view
+writes the same bytes, repeating a write changes nothing, and all that a killed writer left is true. A view
 looks here only for facts older than its snapshot, and all of those were archived before the snapshot record
 was written.
 """

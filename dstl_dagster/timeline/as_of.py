@@ -139,7 +139,7 @@ class AsOf:
 
         `job`, `store`: of the timeline, for errors.
 
-        Raises: NotFoundError (kind `no_checkpoint`; `checkpoint_gone` if it cannot be told any more);
+        Raises: NotFoundError (kind `no_checkpoint`; `checkpoint_gone` if that is no longer known);
         InvalidInputError if the name is that of several things, which are different checkpoints, or for a
         time after `now`.
         """
@@ -245,7 +245,7 @@ class AsOf:
 
 
 AtLike = AsOf | int | str | date | None
-"""What callers may name a checkpoint by; a `datetime` is a `date`."""
+"""A checkpoint's name as callers may pass it; a `datetime` is a `date`."""
 
 
 def _is_day(text: str) -> bool:

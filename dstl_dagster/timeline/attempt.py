@@ -35,7 +35,7 @@ def is_attempt_of(attempt: uuid.UUID, timeline: str) -> bool:
 
 @dataclass(frozen=True)
 class Attempt(OfABatch):
-    """What step 1 returns and every later step takes.
+    """The result of step 1, which every later step takes.
 
     Attributes:
         checkpoint_id: the checkpoint in progress, 1 or more.

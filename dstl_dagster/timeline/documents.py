@@ -14,7 +14,7 @@ from dstl_dagster.storage import ABSENT, ObjectStore
 
 
 def in_doubt(what: str, error: DstlError) -> UnavailableError:
-    """The error for a write that failed and is not there: it may still arrive, unless nobody may write."""
+    """The error for a write that failed and is not there: it may still arrive, unless writes are denied."""
     if error.kind == ErrorKind.NO_PERMISSION:
         return UnavailableError(f"{what} cannot be written: {error}", kind=ErrorKind.NO_PERMISSION)
     return UnavailableError(f"{error}. Whether {what} was written is unknown: run the step again")

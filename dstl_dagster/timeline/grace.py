@@ -1,8 +1,8 @@
 """How long ago something happened, by the server's clock alone.
 
 Owns the grace time for readers of a subsumed checkpoint. Does not own what is deleted after it (`garbage`).
-The server's clock stamped the record, and any other clock could be an hour off. A store that tells the time
-is asked; for another one, the time stamp of a freshly written object tells it.
+The server's clock stamped the record, and any other clock could be an hour off. A store that reports the time
+is asked; for another one, the time stamp of a freshly written object is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is not there, and why, in words: a job, a checkpoint, an object.
+"""The errors for a missing thing, with the reason: a job, a checkpoint, an object.
 
 Owns the errors. Does not own noticing (`keyed`, `checkpoint`), which jobs there are (`job_folders`), or
 records that are missing (`lost`). Reads the timeline, which nothing did until something was missing.

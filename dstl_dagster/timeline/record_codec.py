@@ -77,7 +77,7 @@ def copy_in_metadata(payload: bytes) -> dict[str, str]:
 
 
 def copy_of_record(metadata: Mapping[str, str]) -> bytes | None:
-    """What `copy_in_metadata` kept, as bytes for `decode_record`; `None` if there is no copy.
+    """The copy that `copy_in_metadata` made, as bytes for `decode_record`; `None` if there is no copy.
 
     An object's metadata may be edited where its bytes may not. The envelope has the length and the checksum,
     so a copy is the record, or is refused.

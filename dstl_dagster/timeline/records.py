@@ -1,7 +1,7 @@
 """The records of a timeline: one value type per kind of decision.
 
 Owns what a record means. Does not own its bytes (`record_codec`), when it may be written (`decisions`) or
-who wins the slot (`timeline`).
+the race for the slot (`timeline`).
 
 Every record has a slot (its position, from 1), a decision id (a UUID by which a writer that lost the answer
 recognises its own record), and the writer's wall-clock time, for people only: nothing is decided by it.
@@ -37,7 +37,7 @@ class BatchKey:
         window: of a batch of time, `<start>/<end>`: two instants as ISO 8601 writes an interval, the end
             exclusive; of one that replaces a table's partitions the run, as each may; of a write of files
             their path; empty for any other.
-        run: what applies it, where one that applies it again is to be told from a repeat of that. No part of
+        run: what applies it, where one that applies it again must not pass for a repeat. No part of
             the identity.
     """
 
@@ -80,7 +80,7 @@ class BatchKey:
 
 
 BatchKeyLike = BatchKey | str | None
-"""What callers may name a batch by; `None`: it has no name, and may be applied again."""
+"""A batch's name as callers may pass it; `None`: it has no name, and may be applied again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def timeline_id_of(root: TimelineRecord) -> str:
 
 
 class OfABatch:
-    """What follows from the parent, the base and the batch of an attempt, or of its checkpoint."""
+    """The facts that follow from the parent, the base and the batch of an attempt, or of its checkpoint."""
 
     parent: int | None
     base: int | None
@@ -121,7 +121,7 @@ class OfABatch:
 class Opened(OfABatch, TimelineRecord):
     """Step 1: an attempt works on a checkpoint. At most one attempt is open at a time.
 
-    `owner` names who opened it (a Dagster run, a streaming query). An owner may fence its own attempt.
+    `owner` names its opener (a Dagster run, a streaming query). An owner may fence its own attempt.
     `base`: as of `Completed`.
     """
 
@@ -244,7 +244,7 @@ class Subsumed(TimelineRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Savepoint(TimelineRecord):
-    """A checkpoint is kept under a name, whatever retention says, until it is released.
+    """A checkpoint is retained under a name, exempt from retention, until it is released.
 
     `until`: step 7 releases it from then on. Until a record says so, it keeps its checkpoint.
     """
@@ -265,7 +265,7 @@ class Released(TimelineRecord):
 
 
 class Resolution(StrEnum):
-    """What a person decides about a blocked file."""
+    """A person's decision on a blocked file."""
 
     KEEP = "keep"  # the foreign object stays; the checkpoint's own file is discarded
     REPLACE = "replace"  # that generation of the foreign object goes; the checkpoint's own file is published
@@ -300,7 +300,7 @@ class Restored(TimelineRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot(TimelineRecord):
-    """What all records before this one add up to (`snapshot`), so that reading can start here."""
+    """The sum of all records before this one (`snapshot`), so that reading can start here."""
 
     kind: ClassVar[str] = "snapshot"
     view: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What one more record makes of a view. Pure.
+"""A view after one more record. Pure.
 
 Owns the meaning of a sequence of records, and the check of a snapshot against the records before it. Does not
 own reading records (`timeline`), or whether a record may be written (`decisions`).
@@ -35,7 +35,7 @@ V = TypeVar("V")
 
 
 def next_view(view: TimelineView, record: TimelineRecord, known: KnownEntries | None = None) -> TimelineView:
-    """The view after this record. A view of no record begins at a snapshot, whatever its slot.
+    """The view after this record. A view of no record begins at a snapshot, in any slot.
 
     `known`: entries that need not be decoded from a snapshot that was encoded from them.
 

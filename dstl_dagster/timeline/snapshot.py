@@ -1,4 +1,4 @@
-"""What a snapshot record keeps of a view, as plain JSON. Pure.
+"""The part of a view in a snapshot record, as plain JSON. Pure.
 
 Owns which parts of a view a snapshot needs, and their form (`docs/format.md`). Does not own what it leaves
 out (`archive`): ended attempts, subsumed checkpoints, applied batches and answered requests are archived

@@ -3,13 +3,13 @@
 Owns the hint object, the search without one, which timeline the job has, and reading the records since the
 newest snapshot. Does not own what records add up to (`replay`).
 
-Nobody is trusted about where to start, neither the hint nor a caller who knows where a snapshot was: a slot
+No start is trusted, neither the hint's nor one of a caller that knows where a snapshot was: a slot
 without a snapshot counts as no hint. But a hint is written after the record that it names, so one that is
 ahead of all records says that the last of them are missing, as after half a restored backup.
 
 What does not depend on each other is asked for together. A listing has the short records themselves, as
 copies in the metadata (`record_codec`). So the tail is read in two round trips: the hint, then the snapshot
-beside the listing of what follows it. It is one for a caller who knows the slot, and for a job that has no
+beside the listing of what follows it. It is one for a caller that knows the slot, and for a job that has no
 snapshot yet: the first slots are listed beside the hint, and fewer of them than were asked for are all there
 are.
 
@@ -207,7 +207,7 @@ class TailReader:
         return self._store.list(self.names.timeline_prefix, start_offset=self.names.slots_from(slot + 1))
 
     def _listed(self, slot: int) -> Listed:
-        """What exists after `slot` (exclusive). One listing."""
+        """The records after `slot` (exclusive). One listing."""
         return self._slots_of(self._after(slot))
 
     def _slots_of(self, found: Iterable[ObjectStat]) -> Listed:

@@ -161,7 +161,7 @@ class Timeline:
         self._refuse_hole(slot + 1)
 
     def tail(self, *, even_lost: bool = False) -> TimelineView:
-        """What all records up to now add up to. Reads only what is new since the last call.
+        """The view after all records up to now. Reads only what is new since the last call.
 
         The first call starts at the newest snapshot, so its cost does not grow with the job's age. Beside it
         the manifests are listed, unless an attempt said where to start: if records are missing at the end,
@@ -254,9 +254,9 @@ class Timeline:
         return None
 
     def notes(self, slots: Sequence[int]) -> list[Mapping[str, str]]:
-        """The metadata of the records in these slots: what `decide` was given as `note`, and more.
+        """The metadata of the records in these slots: the `note` passed to `decide`, and more.
 
-        One request each, concurrently; empty where there is none. For people to read: anybody may edit it.
+        One request each, concurrently; empty where there is none. For people to read: it can be edited.
         """
         looks = [partial(self._store.stat, self.names.slot(slot)) for slot in slots]
         stats = gather(looks, self._threads, "dstl-timeline")
@@ -265,7 +265,7 @@ class Timeline:
     def append(self, record: R, note: Mapping[str, str] | None = None) -> R:
         """Create the record in the slot after the last one that this object has read.
 
-        A record without a decision id is given one. Returns the record as written. `note`: as in `decide`.
+        A record without a decision id gets one. Returns the record as written. `note`: as in `decide`.
 
         Raises: ConflictError (kind `moved`: a rival won the slot, nothing was written), UnavailableError
         (unknown outcome: append the same record again, which its decision id makes safe if it had one),
@@ -304,7 +304,7 @@ class Timeline:
         is safe: if the view is stale, the slot after it is taken and the append loses; and where `rule`
         refuses, it is asked again with the new tail.
 
-        `note`: kept beside the record on a bucket, in the metadata of its object. No part of it, and nothing
+        `note`: beside the record on a bucket, in the metadata of its object. No part of it, and nothing
         may depend on it. ASCII, a kilobyte at most.
 
         Returns: the record as written; `None` if nothing was appended.

@@ -1,4 +1,4 @@
-"""What a timeline's records add up to: the folded value, and queries on it.
+"""The sum of a timeline's records: the folded value, and queries on it.
 
 Owns the queries. Does not own folding (`replay`), which record may come next (`decisions`), or reading
 and writing records (`timeline`).
@@ -22,7 +22,7 @@ from dstl_dagster.timeline.records import BatchKey, Committed, Completed, Opened
 
 
 class Ending(StrEnum):
-    """How an attempt ended for good. All but `SUBSUMED` happen before step 5."""
+    """How an attempt ended, permanently. All but `SUBSUMED` happen before step 5."""
 
     ABORTED = "aborted"  # by its owner
     FENCED = "fenced"  # taken over
@@ -69,7 +69,7 @@ class CheckpointEntry:
 
 @dataclass(frozen=True)
 class Retraction:
-    """What a restore abandoned: checkpoints `first_id` to `last_id`, both inclusive.
+    """The range that a restore abandoned: checkpoints `first_id` to `last_id`, both inclusive.
 
     Their `completed` records are between `after_slot` and `restored_slot`, the restore's own, both exclusive.
     """

@@ -1,6 +1,6 @@
 """When bytes leave, together with what, and how often it is tried. Owns the public names of the layer.
 
-Does not own whose bytes they are (`changelog`) or who still needs a file (`registry`).
+Does not own the writers of the bytes (`changelog`) or the users of a file (`registry`).
 """
 
 from dstl_dagster.storage import RetryPolicy

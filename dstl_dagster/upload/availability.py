@@ -117,7 +117,7 @@ class UploadThrottle:
             room.set_result(None)
 
     def close(self) -> None:
-        """Admit nobody else; blocked callers get ClosedError. Seized bytes may still be released."""
+        """Admit no other caller; blocked callers get ClosedError. Seized bytes may still be released."""
         with self._condition:
             self._closed = True
             room, self._room = self._room, None

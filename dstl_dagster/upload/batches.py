@@ -249,7 +249,7 @@ def complete_all(result: UploadTasksResult, tasks: Collection[UploadTask]) -> No
         raise
     finally:
         for task in tasks:
-            # Nobody would ever end a task that the uploader forgot.
+            # No other code would ever end a task that the uploader forgot.
             if not task.is_finished:
                 forgotten = InternalError(
                     f"the uploader returned {result.handle.name}, but without a result for this task"

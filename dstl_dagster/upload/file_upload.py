@@ -28,7 +28,7 @@ class FileTracker(Protocol):
         ...
 
     def discard(self, handle: StreamStateHandle) -> None:
-        """Nobody needs the file: delete it, if it exists."""
+        """The file is not needed: delete it, if it exists."""
         ...
 
 
@@ -70,7 +70,7 @@ class FileUpload:
 
     @property
     def tasks(self) -> Sequence[UploadTask]:
-        """What it holds so far, in order."""
+        """The tasks that it holds so far, in order."""
         return tuple(self._tasks_offsets)
 
     def write(self, task: UploadTask) -> None:

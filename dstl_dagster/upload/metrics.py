@@ -1,4 +1,4 @@
-"""The measurements of changelog uploads: Flink's names, and what each value means exactly.
+"""The measurements of changelog uploads: Flink's names, and the exact meaning of each value.
 
 Owns the names, and whose event each is: a job's, and those operators' whose changes are in the file so far; a
 request begins with the first of them. Does not own where they go (`dstl_dagster.metrics`).

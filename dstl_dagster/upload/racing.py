@@ -156,7 +156,7 @@ class _Execution(Generic[ResultT]):
                     timeout_seconds, lambda: self._timed_out(attempt, gave_up)
                 )
             result = self._action.attempt()
-        except BaseException as error:  # noqa: BLE001 - whatever ends an attempt, the action must hear of it
+        except BaseException as error:  # noqa: BLE001 - however an attempt ends, the action must hear of it
             cancel_timeout()
             self._attempt_failed(attempt, gave_up, error)
             return

@@ -189,7 +189,7 @@ class UploadScheduler(StateChangeUploadScheduler):
         except BaseException as error:
             task.fail(_failure_by(error))
             raise
-        # From here on the task's end gives the bytes back, whoever ends it and why.
+        # From here on the task's end gives the bytes back, however it ends.
         admitted = UploadTask(
             task.change_sets,
             _first(lambda: self._throttle.release(task.size), task.complete),
@@ -262,7 +262,7 @@ class UploadScheduler(StateChangeUploadScheduler):
                 if batch is not None:
                     batch.fail(error)
             except BaseException as error:
-                # No batch can be begun any more: fail at once whatever comes.
+                # No batch can be begun any more: fail every task at once.
                 self._fatal_error = error
                 self._fail_queue(error)
                 raise
@@ -273,7 +273,7 @@ class UploadScheduler(StateChangeUploadScheduler):
             self._claims -= 1
             batch = self._queue.take()
             if not self._queue:
-                # Nobody waits any more; the next task waits the whole delay.
+                # No task waits any more; the next task waits the whole delay.
                 self._end_wait()
         if batch is not None:
             self._metrics.of(batch.tasks).batch_begins(len(batch.tasks))
@@ -383,7 +383,7 @@ def _failure_by(error: BaseException) -> DstlError:
 
 
 def _first(before: Callable[[], None], then: Callable[..., None]) -> Callable[..., None]:
-    """`then`, after `before` whatever happens."""
+    """`then`, after `before` in any case."""
 
     def both(*arguments: object) -> None:
         before()

@@ -35,7 +35,7 @@ class Piece(NamedTuple):
     """Some bytes of a file, in the order they come.
 
     Attributes:
-        octets: kept by reference; they must not change.
+        octets: held by reference; they must not change.
         crc32c: of the file up to and including them.
     """
 

@@ -30,12 +30,12 @@ class StateChangeUploader(Protocol):
     """Uploads tasks: what a scheduler calls. Users may bring their own. A context manager."""
 
     def upload(self, tasks: Collection[UploadTask]) -> UploadTasksResult:
-        """Write all change sets of all tasks durably, in the given order.
+        """Write all change sets of all tasks durably, in this order.
 
         Called from any thread, several at once, and again for the same tasks when an attempt failed or was
         slow. It returns or raises, and need not end a task: the scheduler does. A task that cannot be part
         of the file goes into the result's `failed`. An UnavailableError, or an OSError that is not one of
-        ours, may be tried again; any other error ends the tasks. Whatever it wrote before raising, it
+        ours, may be tried again; any other error ends the tasks. All that it wrote before raising, it
         deletes.
         """
         ...
@@ -52,7 +52,7 @@ class StateChangeUploader(Protocol):
 
 
 class UploaderSettings(TypedDict, total=False):
-    """What both uploaders take by keyword."""
+    """The keyword arguments of both uploaders."""
 
     compression: Compression
     buffer_bytes: int

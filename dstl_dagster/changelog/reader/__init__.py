@@ -1,1 +1,1 @@
-"""Reading changes back from handles: which requests that takes, which copy is read, what is kept of it."""
+"""Reading changes back from handles: the requests that it takes, the copy that is read, the caching."""

@@ -1,11 +1,11 @@
 """Changelog files on local disk, for reads that pass over more than fits in memory.
 
-Owns the cached files: the disk they take, who uses them, when they are deleted. Does not own what is in them:
+Owns the cached files: the disk they take, their users, their deletion. Does not own their content:
 `read_cache` has compared it with the handle's checksum, and readers verify every change set as if it came
 from the store.
 
 A cached file has no name, only a descriptor: no other user or process can open it, and the kernel deletes it
-with the process, however that ends. A file is kept as stored, compressed or not, so that its size on disk is
+with the process, however that ends. A file is held as stored, compressed or not, so that its size on disk is
 known before the download.
 
 Source: Flink's `ChangelogStreamHandleReaderWithCache`. There disk use is unbounded, a failed download
@@ -113,7 +113,7 @@ class DiskCache:
     ) -> FileRanges | None:
         """A new file of these bytes, at most `size_bytes`; `None` where the disk has no room for it.
 
-        `place`: the file's name in errors. Raises: what `pieces` raises; nothing is kept then.
+        `place`: the file's name in errors. Raises: what `pieces` raises; nothing is cached then.
         """
         with closing(pieces):
             if not self._reserve(size_bytes):

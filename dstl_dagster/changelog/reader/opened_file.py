@@ -25,10 +25,10 @@ class OpenedFile:
     """Opened by `begin` in any thread, then read by one.
 
     Args:
-        wanted: what is needed of it; its change sets are read in this order.
+        wanted: the needed parts of it; its change sets are read in this order.
         sources: ways to open it, the nearest first; the last one is the durable file.
-        again: reads the durable file once more, whatever was kept of it.
-        footer: what is known of it, and filled; `None`: nothing is.
+        again: reads the durable file once more, even if it was cached.
+        footer: the known parts of it, and filled; `None`: nothing is.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class OpenedFile:
 
 
 def _may_pass(error: DstlError | OSError) -> bool:
-    """Whether it may be right the next time: damaged on its way here, or as kept on this machine."""
+    """Whether it may be right the next time: damaged on its way here, or as cached on this machine."""
     return isinstance(error, FormatError) or not isinstance(error, DstlError)
 
 

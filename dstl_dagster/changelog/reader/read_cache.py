@@ -1,10 +1,10 @@
-"""What was read of changelog files, for whoever reads them next. All of it is verified before it is kept.
+"""A cache of the parts read of changelog files, for later readers. A part is verified before it is cached.
 
 Owns what is in memory, and that a file which several want at once is fetched once. Does not own the files on
 disk (`disk_cache`), nor verifying a part of a file, which its reader does (`opened_file`).
 
-Files never change, so what is kept stays right. It has to match: a whole file, the checksum in its handle; a
-range, the checksums of the change sets in it; a footer, its own. Nothing is kept of a file whose handle has
+Files never change, so a cached part stays right. It has to match: a whole file, the checksum in its handle; a
+range, the checksums of the change sets in it; a footer, its own. Nothing is cached of a file whose handle has
 no checksum, except on disk for the length of one operation.
 """
 
@@ -77,7 +77,7 @@ class _Memory:
 
     @contextmanager
     def one_at_a_time(self, key: Hashable) -> Iterator[None]:
-        """Whoever wants the same waits: the first one's answer may be kept."""
+        """A second caller for the same waits: the first one's answer may be cached."""
         with self._lock:
             flight = self._flights.setdefault(key, _Flight())
             flight.users += 1
@@ -97,7 +97,7 @@ class ReadCache:
     A forked child begins with an empty one. A store on this machine is not cached.
 
     Args:
-        memory_bytes: of all that is kept in memory; 0: nothing is.
+        memory_bytes: of all that is cached in memory; 0: nothing is.
         disk: closed with the cache.
     """
 
@@ -143,7 +143,7 @@ class ReadCache:
         return _is_provable(stream) and (stream.stored_bytes or 0) <= largest
 
     def footer(self, store: ObjectStore, stream: StreamStateHandle) -> ReadFooter:
-        """What is known of the file's footer; a new one, to be filled and kept, if nothing is."""
+        """The known parts of the file's footer; a new one, to be filled and cached, if nothing is."""
         found = self._memory.find(("footer", _key(store, stream)))
         return ReadFooter() if found is None else found
 
@@ -153,7 +153,7 @@ class ReadCache:
             self._memory.keep(("footer", _key(store, stream)), footer, footer.held_bytes)
 
     def ranges(self, store: ObjectStore, stream: StreamStateHandle) -> Ranges | None:
-        """The ranges of one file, each found as it was kept; `None` if none is."""
+        """The ranges of one file, each found as it was cached; `None` if none is."""
         return _HeldRanges(self._memory, _key(store, stream)) if _is_provable(stream) else None
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ END_BYTES: Final = 256 << 10
 """The end of a larger file: mostly all of its footer, for a few milliseconds of transfer."""
 
 GAP_BYTES: Final = 1 << 20
-"""So many bytes that nobody needs are fetched to save a request: they take a fraction of a round trip."""
+"""So many unneeded bytes are fetched to save a request: they take a fraction of a round trip."""
 
 REQUEST_BYTES: Final = 8 << 20
 """Ranges are joined up to this length. A longer range, such as a large change set, is one request."""
@@ -58,10 +58,10 @@ class SetUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """What is needed of one file.
+    """The needed parts of one file.
 
     Attributes:
-        sets: the change sets by their offsets, ascending, and who uses each.
+        sets: the change sets by their offsets, ascending, and the users of each.
         key_groups: that any of them needs; `None`: all.
     """
 
@@ -114,7 +114,7 @@ def opening(size_bytes: int) -> Span:
 
 
 def opening_bytes(size_bytes: int | None) -> int:
-    """What a file holds from `opening` on until its first change set is read, unless that is longer."""
+    """The bytes of a file from `opening` on until its first change set is read, unless that is longer."""
     return WHOLE_FILE_BYTES if size_bytes is None else min(size_bytes, WHOLE_FILE_BYTES)
 
 

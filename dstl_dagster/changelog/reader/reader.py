@@ -1,7 +1,7 @@
 """Reading changes back from a handle, in the order in which they were made durable.
 
 Owns the walk over the handles, and where a file's copies are looked for. Does not own which requests that
-takes (`read_plan`), what a change means, nor who may still delete a file.
+takes (`read_plan`), what a change means, nor the right to delete a file.
 
 Source: Flink's `StateChangelogHandleStreamHandleReader`, which verifies nothing and filters nothing.
 """
@@ -60,7 +60,7 @@ class ChangelogReader:
     Args:
         store: where the files are.
         local_directory: where local copies are.
-        cache: what was read before of a store behind a network; it is not closed. `None`: nothing is kept.
+        cache: what was read before of a store behind a network; it is not closed. `None`: nothing is cached.
         threads: requests in flight, at most.
 
     Errors while walking: NotFoundError (a file was deleted), FormatError (bytes that are not what they
@@ -152,7 +152,7 @@ class ChangelogReader:
     def _change_sets(
         self, handle: ChangelogStateHandle, key_groups: _KeyGroups
     ) -> Generator[DecodedChangeSet, None, None]:
-        """Those with changes in the range, as far as the footer tells, in the handle's order."""
+        """Those with changes in the range, as far as the footer says, in the handle's order."""
         found: dict[int, DecodedChangeSet | None] = {}
         following = 0
         with closing(self._walk([HandleRead(handle, key_groups)])) as change_sets:
@@ -168,7 +168,7 @@ class ChangelogReader:
     def _walk(
         self, reads: Sequence[HandleRead]
     ) -> Generator[tuple[tuple[SetUse, ...], DecodedChangeSet | None], None, None]:
-        """Every change set once, file by file, with who uses it."""
+        """Every change set once, file by file, with its users."""
         files = [self._file(each) for each in files_of(reads)]
         with closing(self._opened(files)) as opened:
             for file in opened:

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class Ranges(Protocol):
-    """Ranges of one file that were read before, each with the start and length that it was kept with."""
+    """Ranges of one file that were read before, each with the start and length that it was cached with."""
 
     def find(self, start: int, length: int) -> Octets | None: ...
 
@@ -34,13 +34,13 @@ class Ranges(Protocol):
 class StoredFile:
     """An object of the store, of the handle's generation where it names one, or in a copied store its bytes.
 
-    It is opened (`begin`), told what will be read (`expect`), and then read in ascending order. Anything else
+    It is opened (`begin`), learns what will be read (`expect`), and is read in ascending order. Anything else
     is read as well, by a request each. One thread at a time.
 
     A store that keeps an object open (`open_ranges`) is read in place, and nothing is held here.
 
     Args:
-        ranges: where ranges that others have read are looked for, and those that were `proven` are kept.
+        ranges: where ranges that others have read are looked for, and those that were `proven` are cached.
     """
 
     def __init__(self, store: ObjectStore, handle: StreamStateHandle, ranges: Ranges | None = None) -> None:
@@ -143,7 +143,7 @@ class StoredFile:
         return found
 
     def proven(self) -> None:
-        """What was read of what was expected matches the checksums of the change sets in it."""
+        """The expected ranges that were read match the checksums of the change sets in it."""
         if self._ranges_kept is not None:
             for each in self._unproven:
                 self._ranges_kept.keep(*each)
@@ -191,7 +191,7 @@ class StoredFile:
         return self._fetch(Span(start, length, length))
 
     def _ranges(self) -> RangeReader | None:
-        """The object kept open, where the store declares that."""
+        """The object held open, where the store declares that."""
         if self._opened is None:
             self._opened = self._of_generation(partial(open_ranges, self._store, self._handle.name))
         return self._opened
@@ -203,7 +203,7 @@ class StoredFile:
         if self._handle.stored_bytes is None:
             return self._of_generation(partial(self._store.get, self._handle.name))
         # This package's files prove each of their parts: the store need not checksum the whole as well.
-        # And nothing is read after it: kept open, the object would cost one request more.
+        # And nothing is read after it: held open, the object would cost one request more.
         return self._fetch(opening(self.size_bytes()))
 
     def _of_generation(self, read: Callable[..., _T]) -> _T:

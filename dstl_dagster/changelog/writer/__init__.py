@@ -1,1 +1,1 @@
-"""The log of one operator's task: what was appended, and the futures of what becomes durable."""
+"""The log of one operator's task: the appended changes, and the futures of those that become durable."""

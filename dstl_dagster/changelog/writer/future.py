@@ -25,7 +25,7 @@ class MailboxFuture(Future[ResultT]):
     """A future that its owner may wait for without a deadlock: waiting runs the mailbox.
 
     On the owner's thread `done()`, `result()` and `exception()` run what is in the mailbox, and an event loop
-    there runs it while somebody awaits: `await future`, `asyncio.wrap_future(future)`, `asyncio.gather`. On
+    there runs it while a task awaits: `await future`, `asyncio.wrap_future(future)`, `asyncio.gather`. On
     another thread they only look and wait, and the owner has to run its mailbox. It cannot be cancelled; a
     cancelled task leaves it as it is. `concurrent.futures.wait` knows nothing of mailboxes: on the owner's
     thread use `result()`.
@@ -63,7 +63,7 @@ class MailboxFuture(Future[ResultT]):
 
     def add_done_callback(self, fn: Callable[[Future[ResultT]], object]) -> None:
         # `asyncio.wrap_future` comes through here. The loop of the owner's thread would wait for a mailbox
-        # that nobody runs.
+        # that no thread runs.
         if (
             self._own is not None
             and self._own.is_owner

@@ -1,6 +1,6 @@
 """A writer's one thread: commands from any thread, run on the owner's.
 
-Owns the queue of commands, and who runs it: a call of the owner's, or the owner's event loop. Does not own
+Owns the queue of commands, and its runner: a call of the owner's, or the owner's event loop. Does not own
 what the commands do, nor the futures that they complete (`future`).
 
 Source: Flink's `MailboxExecutor`, of which the changelog uses `execute` alone.

@@ -1,4 +1,4 @@
-"""The log of one operator's task: what was appended, what of it is durable, who waits for it.
+"""The log of one operator's task: its changes, those of them that are durable, the futures that wait.
 
 Owns positions and their states; `contract` says what each call promises. Does not own when bytes leave
 (`upload`), how they look (`format`), or how long a file lives (`registry`).
@@ -9,7 +9,7 @@ A change set is in one state, and moves only downwards:
     not uploaded   has a position; waits for a persist or the threshold                `_not_uploaded`
     in flight      with the scheduler                                                  neither map
     uploaded       stands in a file                                                    `_uploaded`
-    failed         its upload failed for good; the caller persists from above it       `_highest_failed`
+    failed         its upload failed permanently; the caller persists from above it       `_highest_failed`
 
 All of it is touched by the owner's thread alone. Results of uploads come from other threads; they wait in
 an inbox, and the mailbox is asked to drain it.
@@ -137,7 +137,7 @@ class FsStateChangelogWriter:
     def append_batch(self, key_groups: Any, values: Any) -> None:
         """Append many changes: an int32 and a binary column of pyarrow, of one length, without nulls.
 
-        The same as appending them one by one, without a loop over rows; the columns are kept, not copied.
+        The same as appending them one by one, without a loop over rows; the columns are not copied.
         The pre-emptive threshold is checked only after the whole batch, or after each 16 MiB of it (or the
         threshold, if that is more). InvalidInputError, with nothing appended, as in
         `append` and for a wrong column.
@@ -189,7 +189,7 @@ class FsStateChangelogWriter:
     def persist(self, from_: SequenceNumber, checkpoint_id: int) -> MailboxFuture[SnapshotResult]:
         """As `StateChangelogWriter.persist`; an upload's foreign error is wrapped in an UnavailableError.
 
-        After a failure for good, persist from above it, or begin a new log.
+        After a permanent failure, persist from above it, or begin a new log.
         """
         self._check_usable()
         self._empty_inbox()
@@ -214,7 +214,7 @@ class FsStateChangelogWriter:
         return future
 
     def _uploaded_in(self, positions: SequenceNumberRange) -> dict[SequenceNumber, UploadResult]:
-        """What is uploaded of a range. Costs as much as the range is long, not the log."""
+        """The uploaded part of a range. Costs as much as the range is long, not the log."""
         if positions.size > len(self._uploaded):
             return {sqn: result for sqn, result in self._uploaded.items() if positions.contains(sqn)}
         found = ((sqn, self._uploaded.get(sqn)) for sqn in positions)
@@ -232,7 +232,7 @@ class FsStateChangelogWriter:
         except BaseException as error:
             # A scheduler that raises has failed the task; one that forgot must not leave a future pending.
             task.fail(error)
-            # A closed one is told by the future, as when it is closed a moment later.
+            # A closed one is reported by the future, as when it is closed a moment later.
             if not isinstance(error, ClosedError):
                 raise
 
@@ -245,7 +245,7 @@ class FsStateChangelogWriter:
             self._release_late(arrival)
 
     def _release_late(self, arrival: Arrival) -> None:
-        """Nobody refers to these sets; the file may hold other writers' sets too."""
+        """No handle refers to these sets; the file may hold other writers' sets too."""
         results = arrival[1]
         if isinstance(results, list):
             for result in results:
@@ -321,7 +321,7 @@ class FsStateChangelogWriter:
         self._files.discard_local_up_to(checkpoint_id + 1)
 
     def truncate(self, to: SequenceNumber) -> None:
-        """Everything below `to` (exclusive) is no longer needed: its state was written elsewhere.
+        """Everything below `to` (exclusive) is no longer needed: its state was materialized.
 
         Sets not uploaded are dropped, uploaded ones released, those in flight are released when they
         arrive. InvalidInputError beyond what has a position, or below an earlier truncation.
@@ -460,7 +460,7 @@ def check_persisted_from(
     Args:
         lowest: where the log begins, after truncations.
         active: the position of the next change.
-        highest_failed: the highest position whose upload failed for good, and why.
+        highest_failed: the highest position whose upload failed permanently, and why.
 
     Raises: UnavailableError (kind `upload_failed`), InvalidInputError.
     """

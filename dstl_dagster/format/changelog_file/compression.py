@@ -55,7 +55,7 @@ _HONEST_RATIO: Final = 64
 
 
 def stream_header(compression: Compression) -> bytes:
-    """What precedes the first compressed frame, once per file."""
+    """The bytes before the first compressed frame, once per file."""
     return _SNAPPY_IDENTIFIER if compression is Compression.SNAPPY else b""
 
 
@@ -147,7 +147,7 @@ def decompressed_whole(compression: Compression, stored: bytes | memoryview, siz
 
 
 def in_steps(content: bytes) -> Callable[[int], bytes]:
-    """What reads `content` forward, as `decompressed` takes it."""
+    """A function that reads `content` forward, as `decompressed` takes it."""
     view = memoryview(content)
     at = 0
 

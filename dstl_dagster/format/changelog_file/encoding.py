@@ -69,7 +69,7 @@ _MAX_INT16: Final = (1 << 15) - 1
 _KEPT_ARRAYS: Final = 8
 _SMALLEST_KEPT_VIEWS: Final = 1 << 12
 _LARGEST_KEPT_VIEWS: Final = 1 << 18
-"""Of 16 bytes each: at most 32 MiB are kept in all, and 4 MiB in one array."""
+"""Of 16 bytes each: at most 32 MiB are cached in all, and 4 MiB in one array."""
 
 Views = npt.NDArray[np.complex128]
 
@@ -77,14 +77,14 @@ Views = npt.NDArray[np.complex128]
 class ChangelogFileEncoder:
     """Turns change sets into the pieces of one file. One thread; `footer()` ends it.
 
-    Every piece must be written, in the order given, before the next is asked for.
+    Every piece must be written, in order, before the next is asked for.
     """
 
     def __init__(self, compression: Compression, chunk_bytes: int) -> None:
         self._compression = compression
         self._chunk_bytes = chunk_bytes
         self._entries: list[Callable[..., ChangeSetEntry]] = []
-        """Each lacks the place and checksum of its block."""
+        """Each still without the place and checksum of its block."""
         self._blocks: list[bytes] = []
         self._frames: list[Frames | None] = []
         self._stored_bytes = 0

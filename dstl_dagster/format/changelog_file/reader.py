@@ -61,7 +61,7 @@ _ENTRY_BYTES: Final = 1024
 
 @dataclass
 class ReadFooter:
-    """What was read of one file's footer, for the next reader of the same file: files never change.
+    """The parts read of one file's footer, for the next reader of the same file: files never change.
 
     Filled by `ChangelogFileReader`. Two that fill it at once write the same.
 
@@ -153,7 +153,7 @@ class ChangelogFileReader:
     def change_set_of(
         self, offset: int, key_groups: Sequence[KeyGroupRange] | None
     ) -> DecodedChangeSet | None:
-        """The same, without some key groups where the footer tells how to leave them out.
+        """The same, without some key groups where the footer says how to leave them out.
 
         `None`, without reading its bytes, if by the footer it has nothing that is wanted. `key_groups`: those
         wanted; `None`: all. Metadata is always wanted.
@@ -164,7 +164,7 @@ class ChangelogFileReader:
         return self._indexed(entry, key_groups)
 
     def layout_ranges(self, offsets: Iterable[int]) -> list[tuple[int, int]]:
-        """What `stored_ranges` of these change sets will read, as (start, length); the file's end is read.
+        """The reads of `stored_ranges` of these change sets, as (start, length); the file's end is read.
 
         Empty for a file without a footer.
         """
@@ -186,7 +186,7 @@ class ChangelogFileReader:
     def stored_ranges(
         self, wanted: Iterable[tuple[int, Sequence[KeyGroupRange] | None]]
     ) -> list[tuple[int, int]] | None:
-        """What `change_set_of` will read, called with each of `wanted` afterwards, as (start, length).
+        """The reads of `change_set_of`, called with each of `wanted` afterwards, as (start, length).
 
         Reads their layouts. `None` for a file without a footer, which is read forward.
         """

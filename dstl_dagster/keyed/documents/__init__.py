@@ -1,1 +1,1 @@
-"""The documents of a checkpoint: what tasks report, the manifest, runs of a state, sources of a job."""
+"""The documents of a checkpoint: the reports of tasks, the manifest, runs of a state, sources of a job."""

@@ -1,4 +1,4 @@
-"""What a manifest says of one operator: its report, the runs of its whole state, and how many rows that is.
+"""A manifest's entry of one operator: its report, the runs of its whole state, and how many rows that is.
 
 Owns the value and its JSON form, and the objects that name runs so that later manifests need not name them
 again: when runs move into one, its bytes, and reading it. Does not own the manifests that name it
@@ -52,7 +52,7 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True)
 class Listed:
-    """What an object of its own says of an operator.
+    """The entry of an operator in an object of its own.
 
     Attributes:
         name, crc32c: of the object.
@@ -70,7 +70,7 @@ class Listed:
     rows: StateRows | None
 
     def to_json(self) -> dict[str, Any]:
-        """What the object has of this operator."""
+        """The object's part for this operator."""
         rows = None if self.rows is None else self.rows.to_json()
         return {"report": self.report_json, "runs": encode_runs(self.runs), "rows": rows}
 
@@ -153,7 +153,7 @@ class OperatorEntry:
         return (stream.name for run in self.runs for handle in run.handles for stream in handle.streams)
 
     def as_listed(self) -> Listed:
-        """What an object lists of it, which has neither name nor checksum yet: all that is of earlier
+        """An object's entry for it, which has neither name nor checksum yet: all that is of earlier
         checkpoints; of an idle one, everything.
         """
         rows = self.rows if self.is_idle else None
@@ -304,7 +304,7 @@ class RunLists:
         self._loading: dict[str, threading.Lock] = {}
 
     def of(self, store: ObjectStore, job: str, wanted: Mapping[str, int]) -> Callable[[str, str], Listed]:
-        """What gives an operator's part of each of these lists, by name with their checksums.
+        """A function that returns an operator's part of each of these lists, by name with their checksums.
 
         Raises: as `load_list`; what it returns, FormatError.
         """

@@ -1,11 +1,11 @@
-"""The manifest: what one checkpoint holds. Written once at step 4, named by the `completed` record.
+"""The manifest: the content of one checkpoint. Written once at step 4, named by the `completed` record.
 
 Owns the value, its bytes, and write-once storage. Does not own checking that what it names exists
 (`checkpoint.steps.record`), or which runs are named in an object of their own (`entries`).
 
 A manifest names all runs of each operator: the newest ones itself, the others by one object that later
 manifests name too, until a merge. So a state is planned from a manifest and such objects, and from no other
-checkpoint. What nobody touches costs a name.
+checkpoint. An untouched operator costs a name.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def store_manifest(
     """Write the manifest once, under the attempt's own name, and before it the list of runs that it begins.
     Repeating it is no error.
 
-    Returns: the manifest that is stored, with its checksum: of another try it may tell another cost.
+    Returns: the manifest that is stored, with its checksum: of another try it may state another cost.
     Raises: ConflictError (kind `other_report`).
     """
     name = attempt.names.manifest(attempt.checkpoint_id, attempt.attempt)
@@ -219,14 +219,14 @@ def store_manifest(
 
 
 def _compared(manifest: Manifest) -> dict[str, Any]:
-    """What two tries of step 4 must agree on."""
+    """The content that two tries of step 4 must agree on."""
     return replace(manifest, cost=None).to_json()
 
 
 def load_manifest(
     store: ObjectStore, name: str, crc32c: int | None = None, lists: RunLists | None = None
 ) -> Manifest:
-    """The manifest in this object, and what it names of runs: two round trips, whatever came before it.
+    """The manifest in this object, and the runs that it names: always two round trips.
 
     `crc32c`: of all its bytes, as what names it says, where that is known. `lists`: that the caller has read.
 

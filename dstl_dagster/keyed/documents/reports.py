@@ -1,4 +1,4 @@
-"""What is reported to steps 3 and 4: of each operator, of each file, and of an attempt as a whole.
+"""The reports to steps 3 and 4: of each operator, of each file, and of an attempt as a whole.
 
 Owns these values, their JSON form, and the object that holds a report between two steps. Does not own the
 checks of a report (`checkpoint.steps`), or what a TTL hides (`format.StateTtl`).
@@ -194,7 +194,7 @@ class AttemptReport:
     Attributes:
         sources: those that it moved, as its program says them (`merged_sources`).
         seconds: how long steps 2 and 3 took, by the driver's clock.
-        cost: what steps 1 to 3 requested; `None` if nobody counted.
+        cost: the requests of steps 1 to 3; `None` if they were not counted.
         names: new names of what the parent holds; empty in a batch.
         user_metadata: what the program says of the checkpoint; may be empty.
     """

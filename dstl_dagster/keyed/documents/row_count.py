@@ -47,7 +47,7 @@ class StateRows:
             runs: of the whole state after the report.
         """
         if not report.schema or (report.handles and not report.upserts + report.deletes):
-            return None  # a log of a program's own, or changes that nobody counted
+            return None  # a log of a program's own, or changes that were not counted
         hidden, hides = (
             None if each is None or each.ttl is None else each.ttl.hides for each in (before, report)
         )

@@ -6,7 +6,7 @@ when something is merged (`merge.policy`), merging (`merge`), or which checkpoin
 
 A run holds the last change of each of its keys, in some key groups, of a span of checkpoints. The runs of a
 state are in the order of their changes: of a key that is in several, the last run has the row. So a state is
-read from its runs alone, whatever became of the checkpoints that wrote them.
+read from its runs alone, even if the checkpoints that wrote them are gone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Run:
         handles: where they are; disjoint key groups if merged.
         merged: written by a merge, and not by the batch of a checkpoint.
         whole: of its key groups there is nothing older. If merged, it has no tombstones and no expired rows.
-        upserts, deletes: of so many keys at most; `None`: nobody counted.
+        upserts, deletes: of so many keys at most; `None`: not counted.
     """
 
     first: int
@@ -201,7 +201,7 @@ def _handle(plain: Any, files: list[StreamStateHandle]) -> ChangelogStateHandle:
         KeyGroupRange.from_json(key_groups),
         _index(state_size),
         _index(checkpointed_size),
-        # It tells handles apart while they are written; of a stored one it is what it names.
+        # It distinguishes handles while they are written; of a stored one it is what it names.
         str(
             uuid.uuid5(uuid.NAMESPACE_URL, f"{found[0][0].name}#{found[0][1]}") if found else uuid.UUID(int=0)
         ),

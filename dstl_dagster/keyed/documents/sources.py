@@ -1,4 +1,4 @@
-"""What a job is, as its checkpoints say it: its sources, how far each is, by what measure, what it writes.
+"""A job, as its checkpoints describe it: its sources, how far each is, by what measure, what it writes.
 
 Owns these values, their JSON form, and what a rename or a drop makes of them. Does not own whether a program
 fits them (`checkpoint.claims`). Pure.

@@ -90,7 +90,7 @@ def with_due_merges(
     reports: Iterable[OperatorReport],
     options: JobOptions,
 ) -> list[OperatorReport]:
-    """The reports, each with the merge of older runs that its changes pay for. And, whatever is due, with a
+    """The reports, each with the merge of older runs that its changes pay for. And, in any case, with a
     merge of all of each operator whose TTL ends or becomes longer in its report. All of it is durable; what
     is small shares files.
 
@@ -111,7 +111,7 @@ def with_due_merges(
 
 def _due_beside(entry: OperatorEntry, own: OperatorReport, options: CheckpointOptions) -> DueMerge | None:
     if own.ttl is not None and not own.ttl.hides_what(entry.report.ttl):
-        # What the parent hides would come back: it is left out for good, at once.
+        # Rows that the parent hides would come back: they are left out permanently, at once.
         return _everything(entry)
     if not options.materialize or not own.handles or not is_keyed(entry.report):
         return None

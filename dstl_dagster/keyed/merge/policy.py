@@ -1,4 +1,4 @@
-"""What a checkpoint merges: which key groups of which runs. Pure.
+"""The merge of a checkpoint: which key groups of which runs. Pure.
 
 Owns the pace and the order of merges, from the sizes of runs. Does not own merging (`merge`), or what a
 merge replaces (`runs`).
@@ -57,7 +57,7 @@ class MergePolicy:
     small_bytes: int = SMALL_RUN_BYTES
 
     def due(self, runs: Sequence[Run], max_parallelism: int, own_bytes: int) -> DueMerge | None:
-        """What a checkpoint that writes `own_bytes` merges; `None` if nothing waits.
+        """The merge of a checkpoint that writes `own_bytes`; `None` if nothing waits.
 
         `runs`: oldest first, without the checkpoint's own.
         """

@@ -33,7 +33,7 @@ class Scope(Protocol):
 
     def holds(self, rows: pa.Table) -> pa.BooleanArray:
         """For each row, whether it is. `rows` have the key columns. Raises: InvalidInputError if the columns
-        have types that the scope cannot tell.
+        have types that the scope cannot evaluate.
         """
         ...
 
@@ -43,7 +43,7 @@ class Scope(Protocol):
 
 
 Replaced: TypeAlias = bool | str | Scope
-"""What new rows take the place of: all rows, or those of a condition on key columns; False: nothing."""
+"""The rows that new rows replace: all rows, or those of a condition on key columns; False: nothing."""
 
 _SIGNS: Final = {"=": "=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _NUMBER: Final = "\N{NULL}row"
@@ -98,7 +98,7 @@ class Condition:
 
 
 def replaced_scope(replace: Replaced, schema: StateSchema, deleted: object = None) -> Scope | None:
-    """What is replaced, if anything is; `None`: the whole state. `deleted`: another argument of the write.
+    """The replaced scope, if any; `None`: the whole state. `deleted`: another argument of the write.
 
     Raises: InvalidInputError as `Condition.of`, for a column that is no key, and if `deleted` says which keys
     go as well.

@@ -1,4 +1,4 @@
-"""What changed between two checkpoints.
+"""The changes between two checkpoints.
 
 Owns which key groups are compared, and whether each key was added, removed or changed. Does not own reading
 the state (`keyed_state`), which rows have the same key (`pairs`), or when two values are equal
@@ -29,7 +29,7 @@ from dstl_dagster.storage import ObjectStore
 
 @dataclass(frozen=True)
 class StateDiff:
-    """What changed in some key groups. All tables have the columns of both states, by the newer one's names.
+    """The changes in some key groups. All tables have the columns of both states, by the newer one's names.
 
     A column that one of them has dropped is not compared: dropping or renaming a column changes no row.
 
@@ -73,7 +73,7 @@ def diff_checkpoints(
 
 
 def diff_states(older: KeyedState, newer: KeyedState) -> Iterator[StateDiff]:
-    """What turns the older state into the newer one, one run of key groups at a time, ascending.
+    """The changes from the older state to the newer one, one run of key groups at a time, ascending.
 
     Holds one run of both states in memory. Key groups with the same handles in both are not read, unless
     rows may have expired in between; a run without differences is not yielded. Columns have the names of the
@@ -108,7 +108,7 @@ def compared_runs(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
     """The runs of key groups that must be read, ascending. Pure."""
     count = max(split_count(state.handles, state.schema.max_parallelism) for state in (older, newer))
     runs = ranges_of_tasks(count, older.schema.max_parallelism)
-    # Where one of them hides rows that the other has, rows may be gone that no handle tells of.
+    # Where one of them hides rows that the other has, rows may be gone that no handle mentions.
     hides = [None if state.at.ttl is None else state.at.ttl.hides for state in (older, newer)]
     different = [
         each

@@ -18,7 +18,7 @@ from dstl_dagster.storage import ObjectStore
 
 @dataclass(frozen=True)
 class KeyChange:
-    """What one checkpoint holds about a key.
+    """The change of a key in one checkpoint.
 
     Attributes:
         checkpoint_id: that checkpoint; of what was merged, the last one that the merge stands for.

@@ -76,12 +76,12 @@ def folded_logs(
 def _reads_of(
     handles: Iterable[ChangelogStateHandle], key_groups: Sequence[KeyGroupRange]
 ) -> list[HandleRead]:
-    """What of each handle is needed for these key groups; nothing of those that do not meet them."""
+    """The needed parts of each handle for these key groups; nothing of those that do not meet them."""
     return [read for handle in handles if (read := _read_of(handle, key_groups)) is not None]
 
 
 def _read_of(handle: ChangelogStateHandle, key_groups: Sequence[KeyGroupRange]) -> HandleRead | None:
-    """What of the handle is needed for these; `None` if nothing is."""
+    """The needed part of the handle for these; `None` if nothing is."""
     own = handle.key_group_range
     first, last = own.start_key_group, own.end_key_group
     if not any(each.start_key_group <= last and each.end_key_group >= first for each in key_groups):
@@ -197,7 +197,7 @@ class StateAt:
         return ranges_of_tasks(count, self.schema.max_parallelism)
 
     def expecting(self, columns: pa.Schema) -> StateAt:
-        """The same state, with the columns that a reader expects first; those that the state lacks are null.
+        """The same state, with the columns that a reader expects first; those missing in the state are null.
 
         `columns` may omit key columns; they come next.
 
@@ -322,7 +322,7 @@ class KeyedState:
         """The row of one key; `None` if there is none. Reads as `rows`.
 
         Args:
-            key: a value for every key column; None is a value like any other. Text may be given as bytes,
+            key: a value for every key column; None is a value like any other. Text may be passed as bytes,
                 and is returned as `state.RawText` if it is not UTF-8.
 
         Raises: InvalidInputError if `key` does not have this state's key columns.
@@ -351,7 +351,7 @@ class KeyedState:
     def reading(self, *, cached: bool = False) -> Iterator[ChangelogReader]:
         """A reader of this state's files. Says why a file is missing, in the block.
 
-        With `cached`, remote files are kept on the local disk until the block is left.
+        With `cached`, remote files are cached on the local disk until the block is left.
         """
         options = self.at.options
         copies = local_changelog_directory(options.local_recovery, self.job)

@@ -1,6 +1,6 @@
 """Rows of a state for the libraries that people read tables with: Arrow, pandas, Polars, DuckDB.
 
-Owns which columns, key groups and rows are wanted, and in which form they are given. Does not own reading
+Owns which columns, key groups and rows are wanted, and in which form they are returned. Does not own reading
 them (`keyed_state`), or which checkpoint they are of (`checkpoint`).
 
 What a scan does not want is left out as early as is possible: key groups before anything is read, as they are

@@ -59,7 +59,7 @@ def replacements(
     scope: Scope | None,
     what: str,
 ) -> Iterator[Replacement]:
-    """What turns the state's rows of the scope into the new rows, in some key groups. Lazy.
+    """The changes that turn the state's rows of the scope into the new rows, in some key groups. Lazy.
 
     Holds one run of the state, and the new rows of its key groups. Two new rows of one key both come out, so
     that the writer refuses them.

@@ -126,7 +126,7 @@ class SharedFiles:
         self._durable: dict[str, ChangelogStateHandle] = {}
 
     def add(self, small: SmallRange) -> ChangelogStateHandle:
-        """Keep it until `flush`; writes what is kept if it is much. Raises: as `flush`."""
+        """Buffer it until `flush`; writes the buffer if it is large. Raises: as `flush`."""
         size = small.size_bytes
         stream = StreamStateHandle(f"{self._folder}{WAITING}", size)
         handle = ChangelogStateHandle(((stream, 0),), small.key_groups, size, size, share_bytes=size)

@@ -124,7 +124,7 @@ def write_rows(
         partitions: number of handles, each for its own range of key groups; a range without rows gets none.
         case_sensitive: whether column names may differ only in case (`spark.sql.caseSensitive`).
         options: the job's.
-        ttl: as `Batch.ttl_to_write` gives it for this state, which also tells what time goes into a column
+        ttl: as `Batch.ttl_to_write` gives it for this state, which also says what time goes into a column
             that is filled; `None`: the state has none.
         shared: where a range with few changes waits for others of the attempt; `None`: each gets a file now.
 

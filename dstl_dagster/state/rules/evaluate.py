@@ -1,6 +1,6 @@
 """The values of rules for many rows at once, by DuckDB.
 
-Owns its connection, and the rows that it is given. Does not own what a rule means (`translate`). DuckDB is an
+Owns its connection, and the rows passed to it. Does not own what a rule means (`translate`). DuckDB is an
 extra: it is imported where there is a rule, and reads nothing but these rows.
 """
 
@@ -90,7 +90,7 @@ def require_rules(rules: Sequence[Rule], old: pa.Schema, new: pa.Schema) -> None
 def _translated(
     rules: Sequence[Rule], old: pa.Schema, new: pa.Schema
 ) -> tuple[Scope, dict[int, str], dict[int, tuple[str, str]]]:
-    """What the rules name, DuckDB's SQL of each by its number, and the (side, name) of a column alone."""
+    """The scope of the rules, DuckDB's SQL of each by its number, and the (side, name) of a column alone."""
     scope = Scope(
         old=dict(zip(old.names, old.types, strict=True)),
         new=dict(zip(new.names, new.types, strict=True)),

@@ -96,7 +96,7 @@ class Typed:
 
 @dataclass(frozen=True)
 class Scope:
-    """What a rule can name: the types of `new` and `old`, by column. As in Spark, case does not count.
+    """The names of a rule: the types of `new` and `old`, by column. As in Spark, case does not count.
 
     `seen`: gets (side, column) of each one that is named.
     """
@@ -393,7 +393,7 @@ def _absolute(values: list[Typed]) -> Typed:
 
 
 def _logic(sign: str, decided: str) -> Callable[[list[Typed]], Typed]:
-    """AND is false where an earlier part is, whatever happens in the later ones; so is OR true."""
+    """AND is false where an earlier part is, even if a later one fails; so is OR true."""
 
     def chain(values: list[Typed]) -> Typed:
         parts = [_boolean(each, sign) for each in values]

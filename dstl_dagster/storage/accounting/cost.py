@@ -1,4 +1,4 @@
-"""What requests to a store cost: operations by the class they are billed under, bytes and seconds.
+"""The cost of requests to a store: operations by the class they are billed under, bytes and seconds.
 
 Owns which request is of which class, the sum (`Cost`), the counter (`CostMeter`), and the sums of a
 checkpoint's steps. Does not own where requests are made (`gcs.transport`, `accounting.metered`), or what they
@@ -29,7 +29,7 @@ from dstl_dagster.settings import StoragePrices
 
 
 class RequestClass(StrEnum):
-    """What Google Cloud Storage bills a request as."""
+    """The class that Google Cloud Storage bills a request under."""
 
     A = "A"
     B = "B"
@@ -106,7 +106,7 @@ class Cost:
         return cls(*map(sum, columns))
 
     def __sub__(self, earlier: Cost) -> Cost:
-        """What came after `earlier`, an older reading of the same meter."""
+        """The cost since `earlier`, an older reading of the same meter."""
         return Cost(*(getattr(self, name) - getattr(earlier, name) for name in _FIELDS))
 
     def __bool__(self) -> bool:
@@ -177,7 +177,7 @@ _GIB: Final = 1 << 30
 _MOST_ADDED: Final = 1000
 NO_COST: Final = Cost()
 _ONE: Final[dict[Operation, Cost]] = {}
-"""What most requests count as, made once."""
+"""The costs of most requests, made once."""
 _ONE.update({each: Cost.of(each) for each in Operation})
 
 
@@ -254,7 +254,7 @@ def cost_note(cost: Cost) -> dict[str, str]:
 
 
 def cost_from_note(metadata: Mapping[str, str]) -> Cost | None:
-    """`None` if there is none, or somebody edited it: nothing depends on it."""
+    """`None` if there is none, or it was edited: nothing depends on it."""
     try:
         return Cost.from_json(json.loads(metadata[_NOTE_KEY]))
     except (FormatError, KeyError, RecursionError, TypeError, ValueError):

@@ -54,7 +54,7 @@ def batch_delete(
         boundary = f"batch-{uuid.uuid4()}"
         body = encoded_batch(boundary, {at: _delete_path(names, *objects[at]) for at in waiting})
         headers = {"Content-Type": f'multipart/mixed; boundary="{boundary}"'}
-        # Billed by its parts, all of which are free, whatever becomes of them.
+        # Billed by its parts, all of which are free, whether or not they succeed.
         transport.count(Cost.of(Operation.DELETE, number=len(waiting), again=attempt.in_doubt))
         lost_before = frozenset(in_doubt)
         in_doubt.update(waiting)

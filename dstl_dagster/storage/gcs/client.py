@@ -1,6 +1,6 @@
 """The client of google-cloud-storage that a process shares: credentials, endpoint, connections.
 
-Owns its creation, what happens to a client's connections in a fork, the time that its responses tell, and
+Owns its creation, what happens to a client's connections in a fork, the time that its responses report, and
 which requests share a rate limit. Does not own requests (`gcs.transport`), or the limit itself
 (`policy.rate`). Imported by the Google store's modules alone, so that nothing else loads the client.
 """
@@ -64,7 +64,7 @@ def listen_for_time(client: storage.Client) -> None:
 
 
 def server_time(client: storage.Client) -> datetime | None:
-    """The newest time that the service has told this client, to the second; `None` before any response."""
+    """The newest time that the service sent to this client, to the second; `None` before any response."""
     heard = _clocks.get(client)
     return None if heard is None else heard.newest
 

@@ -1,4 +1,4 @@
-"""What an answer of Google Cloud Storage, or the lack of one, means as an error of ours.
+"""Answers of Google Cloud Storage, or no answer, as errors of ours.
 
 Owns the translation, from status codes and exception types: no exception of a library leaves it, not even as
 the cause of ours, because its text and its attributes hold URLs and headers. Does not own requests
@@ -41,7 +41,7 @@ _ONE_OBJECT: Final = re.compile(r"The object ")
 
 
 _NEVER: Final = frozenset({501, 505, 510, 511})
-"""What the service, or a proxy before it, does not do at all: it will not the next time either."""
+"""Requests that the service, or a proxy before it, never answers: a retry does not help."""
 
 
 class RangeNotSatisfiableError(DstlError):

@@ -36,7 +36,7 @@ _CONTENT_TYPES: Final = {
 
 
 def content_type_of(name: str) -> str:
-    """What a browser takes an object of this name for."""
+    """The content type of an object of this name, for browsers."""
     extension = name[name.rfind(".") :] if "." in name else ""
     return _CONTENT_TYPES.get(extension, "application/octet-stream")
 
@@ -111,7 +111,7 @@ class _UnsummedStat(ObjectStat):
     """A stat that came without a checksum: the first read of `crc32c` asks for it.
 
     Listings of objects under a customer-managed key omit it, and most callers never need it. Reading
-    `crc32c` may therefore raise whatever a request does, and NotFoundError once the generation is gone.
+    `crc32c` may therefore raise the errors of a request, and NotFoundError once the generation is gone.
     """
 
     def __init__(

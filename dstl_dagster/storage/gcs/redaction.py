@@ -3,7 +3,7 @@
 Owns which parts of a text may be secrets. Does not own where such texts come from (`gcs.errors`).
 
 A text is cut by its form, not by a list of known secrets: of a URL all after its `?` (upload ids, signatures)
-and what stands before an `@` go, and so does whatever looks like a token or a key.
+and what stands before an `@` go, and so does anything that looks like a token or a key.
 """
 
 from __future__ import annotations

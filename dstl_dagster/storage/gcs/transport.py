@@ -161,7 +161,7 @@ class GCSTransport:
         )
         if may_pass(response.status_code):
             raise refusal(response.status_code, message_of(response) or "", uri, response.headers)
-        # A refusal is a refusal whatever its body. But a success that cannot be parsed, from a proxy say,
+        # A refusal is a refusal with any body. But a success that cannot be parsed, from a proxy say,
         # leaves open what the request did.
         document = None
         if "json" in response.headers.get("Content-Type", "") and response.content:

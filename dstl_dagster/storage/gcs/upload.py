@@ -70,7 +70,7 @@ class ResumableUpload:
         self._chunk_size = chunk_size
         self._url = ""
         # One buffer for all chunks: new memory for each would cost more than the bytes in it. It is never
-        # made larger once a chunk was sent, so a view that a failed request still holds hinders nobody.
+        # made larger once a chunk was sent, so a view that a failed request still holds does no harm.
         self._buffer = bytearray()
         self._filled = 0  # bytes at its start that are not yet sent
         self._sent = 0  # bytes that the service holds; those in the buffer follow them

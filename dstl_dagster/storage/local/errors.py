@@ -1,4 +1,4 @@
-"""What an error of the file system means to the local store: there is no such file, or nothing is known.
+"""The meaning of file system errors to the local store: there is no such file, or nothing is known.
 
 Owns that line, and the error that callers see. Does not own what is done about it.
 """
@@ -49,7 +49,7 @@ def refused(error: OSError) -> UnavailableError:
 
 
 def _cause(error: OSError) -> str:
-    """What the file system says, and of which file."""
+    """The file system's message, and the file."""
     where = "" if error.filename is None else f" ({error.filename})"
     return f"{error.strerror or error}{where}"
 

@@ -33,7 +33,7 @@ DEFAULT_LOCK_WAIT_SECONDS: Final = 60.0
 _FIRST_PAUSE_SECONDS: Final = 0.0002
 _MAX_PAUSE_SECONDS: Final = 0.01
 
-_clock: Final = SystemClock()  # others hold their locks in real time, whatever the store's clock says
+_clock: Final = SystemClock()  # others hold their locks in real time, not by the store's clock
 _locked: set[int] = set()
 """The descriptors by which this process holds locks."""
 
@@ -41,7 +41,7 @@ _locked: set[int] = set()
 def lock(descriptor: int, mode: int, path: str, wait_seconds: float) -> None:
     """Lock an open file, waiting at most `wait_seconds` for others.
 
-    Raises: UnavailableError, which names the file and, if the system tells, the processes that hold it.
+    Raises: UnavailableError, which names the file and, if the system says so, the processes that hold it.
     """
     _locked.add(descriptor)
     deadline = None
@@ -82,7 +82,7 @@ def unlock(descriptor: int) -> None:
 
 
 def close_locked(descriptor: int) -> None:
-    """Close a file whose lock nobody else will ask for. Never raises."""
+    """Close a file whose lock no other caller will ask for. Never raises."""
     _locked.discard(descriptor)
     with suppress(OSError):
         os.close(descriptor)
@@ -317,7 +317,7 @@ class HeldLocks:
         text = os.pread(descriptor, 32, 0).strip()
         counted = int(text) if text.isdigit() else 0
         # The count alone survives a kill. After a loss of power it may be old, and then the wall
-        # clock (microseconds) is above all that was given out before.
+        # clock (microseconds) is above all numbers issued before.
         microseconds = int(self._hidden.clock.now().timestamp() * 1_000_000)
         generation = max(counted, floor, microseconds) + 1
         os.pwrite(descriptor, f"{generation:<32d}".encode(), 0)
@@ -357,7 +357,7 @@ class TemporaryFile:
         """Forget the temporary name and free the lock. Never raises; may be called again."""
         if self._descriptor is not None and self._process_id == os.getpid():
             # The name goes while the lock is still held: the other way round a sweep could meet it. Without
-            # the name nobody looks for the lock.
+            # the name no process looks for the lock.
             if self._renamed or self._unlinked():
                 close_locked(self._descriptor)
             else:

@@ -22,13 +22,13 @@ MAX_LEVEL_BYTES = 255
 
 def object_path(root: Path, name: str) -> Path:
     """The file of an object. Raises: InvalidInputError for a name that cannot be a path under `root`."""
-    # What is no text is refused before it is looked up: it may not be hashable.
+    # A name that is no text is refused before it is looked up: it may not be hashable.
     return _object_path(root, name if isinstance(name, str) else rules.check_name(name))
 
 
 @functools.lru_cache(maxsize=256)
 def _object_path(root: Path, name: str) -> Path:
-    # Kept, because one write asks for it at each of its steps.
+    # Cached, because one write asks for it at each of its steps.
     levels = rules.check_name(name).split("/")
     if name.startswith("/"):
         raise InvalidInputError(
@@ -66,7 +66,7 @@ def check_inside(root: Path, path: Path) -> None:
 @functools.lru_cache(maxsize=256)
 def _folders_between(root: str, folder: str) -> tuple[str, ...]:
     """`folder` and those above it, below the root."""
-    # Kept, by texts, and for all files of a folder: every read asks for them.
+    # Cached, by texts, and for all files of a folder: every read asks for them.
     found = []
     while len(folder) > len(root):
         found.append(folder)

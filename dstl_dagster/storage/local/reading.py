@@ -95,12 +95,12 @@ class LocalReading:
         """Open the live generation.
 
         Raises: NotFoundError, FormatError (the file is not what was written; ask for the generation that
-        `stat` tells to read it all the same).
+        `stat` reports to read it all the same).
         """
         path = self._path(name)
         for _ in range(_LOOK_ATTEMPTS):
             try:
-                # O_NONBLOCK: a pipe put there by hand must not make us wait.
+                # O_NONBLOCK: a pipe put there by a user must not block us.
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
             except OSError as error:
                 if is_missing(error):
@@ -178,7 +178,7 @@ class LocalReading:
             if record is None:
                 return
             records = self._records.read(name)
-            # What stands in the place of another generation is not noted: the right bytes may come back.
+            # A file in the place of another generation is not noted: the right bytes may come back.
             if record not in records and not (record.by_hand and written(records)):
                 others = [each for each in records if each.generation != record.generation]
                 self._records.write(name, [record, *written(others)])
@@ -266,7 +266,7 @@ def _ordered_entries(folder: Path, above: str) -> list[tuple[str, bool]]:
                     entries.append((f"{above}{entry.name}/" if is_folder else above + entry.name, is_folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    # A file put there by hand, under a name that no object can have, is not an object.
+    # A file put there outside the store, under a name that no object can have, is not an object.
     readable = [entry for entry in entries if _is_name(entry[0])]
     return sorted(readable, key=lambda entry: entry[0].encode())
 

@@ -1,4 +1,4 @@
-"""What the local store keeps of an object beside its bytes: generation, checksum, metadata.
+"""The local store's record of an object, beside its bytes: generation, checksum, metadata.
 
 Owns the record files (`.dstl-store/records/`) and the match between a record and the file that is there.
 Does not own locks or the order of steps (`local`).
@@ -79,7 +79,7 @@ def written(records: Sequence[Record]) -> list[Record]:
 def record_by_bytes(records: Sequence[Record], file: FileIdentity, crc32c: int) -> Record:
     """The record of a file that none of them describes, by its bytes: in every process the same.
 
-    Of the bytes of an earlier generation, put there by hand, it is a new one: only in the copy of a tree in
+    Of the bytes of an earlier generation, from outside, it is a new one: only in the copy of a tree in
     which a replacement was under way do they have the time of that generation.
     """
     made = written(records)

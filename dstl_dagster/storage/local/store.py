@@ -3,8 +3,8 @@
 Owns `LocalObjectStore`: the contract's methods. Does not own reading and walking (`local.reading`), the
 order of steps of a change (`local.writing`), or what names and URIs a folder takes (`local.paths`).
 
-An object `reports/x.jsonl` is the file `root/reports/x.jsonl`, for anybody to read, move or remove. A file
-that was put there by hand is an object too: it gets a generation and a checksum when it is first seen,
+An object `reports/x.jsonl` is the file `root/reports/x.jsonl`, for any program to read, move, remove. A file
+that came from outside the store is an object too: it gets a generation and checksum when first seen,
 and has no metadata.
 
 What this store refuses beyond the rules of all stores: a name that would be both file and folder, levels
@@ -218,9 +218,9 @@ class LocalObjectStore:
         return self._writing.delete(name, precondition)
 
     def forget_taken(self, *, dry_run: bool = False) -> Iterator[str]:
-        """Remove what is kept of objects whose files somebody took or removed by hand; yields their names.
+        """Remove the records of objects whose files were moved or removed by others; yields their names.
 
-        A file that is put back later counts as one put there by hand: another generation, no metadata. Safe
+        A file restored later counts as one from outside the store: another generation, no metadata. Safe
         beside writers. A damaged record stays: a read of its object reports it.
         """
         return self._writing.forget_taken(dry_run=dry_run)

@@ -64,7 +64,7 @@ class LocalWriting:
             metadata=metadata,
             file=file,
         )
-        # Record first: whoever sees the file finds its record. A kill here leaves a record of no file.
+        # Record first: a reader of the file finds its record. A kill here leaves a record of no file.
         self._records.write(name, [new, current] if current else [new])
         try:
             self._place(temporary, path, create_only=current is None)
@@ -94,7 +94,7 @@ class LocalWriting:
             going = [source for source in pinned if delete_sources and source.name != target]
             locked = [target, *(source.name for source in going)]
             with self.hidden.locked(locked, shared=[source.name for source in pinned]) as held:
-                # The bytes were read without locks. That the sources are there still, now that nobody can
+                # The bytes were read without locks. That the sources are there still, now that no process can
                 # take them, makes this one step: a late compose never brings back what was published
                 # and cleaned up.
                 for source in pinned:
@@ -166,7 +166,7 @@ class LocalWriting:
     def _place(self, temporary: TemporaryFile, path: Path, *, create_only: bool) -> None:
         """Give the temporary file its final name in one step, durably.
 
-        Raises: ConflictError (a file came by hand since the precondition was checked), InvalidInputError (the
+        Raises: ConflictError (a file came from outside since the check), InvalidInputError (the
         name would be both file and folder), OSError (a new name is as it was; a replaced one is doubtful).
         """
         folder_missing = False

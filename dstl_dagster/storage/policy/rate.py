@@ -7,9 +7,9 @@ process which talk to the bucket wait for. Does not own which answer is a refusa
 Nothing is limited until a refusal. Then requests begin at an even rate: *half* of what it was, once for all
 refusals of requests that began before; and every answer *adds* a little. So a rate that the service takes is
 found from below again and again, and what is refused meanwhile is a few in a hundred. A limit that makes
-nobody wait stays what it is, and is dropped after half a minute.
+no request wait stays what it is, and is dropped after half a minute.
 
-The rate is of all threads together, not of requests in flight: it means the same whatever a request takes.
+The rate is of all threads together, not of requests in flight: it means the same for slow and fast requests.
 
 A service may also limit how often one object changes: about once a second on GCS, which answers 429 beyond.
 `let_settle` waits before objects that were only just made are changed or deleted.
@@ -29,13 +29,13 @@ from dstl_dagster.errors import UnavailableError
 from dstl_dagster.storage.base import ObjectStore, server_time
 
 MIN_RATE: Final = 5.0
-"""Requests a second that a process may always begin: that hammers nobody."""
+"""Requests a second that a process may always begin: that hammers no service."""
 
 MAX_RETRY_AFTER_SECONDS: Final = 3600.0
-"""A longer `Retry-After` counts as this: no answer may stop a process for good."""
+"""A longer `Retry-After` counts as this: no answer may stop a process permanently."""
 
 _DECREASE: Final = 0.5
-_INCREASE_PER_ANSWER: Final = 0.25  # twice as fast after about three seconds, whatever the rate
+_INCREASE_PER_ANSWER: Final = 0.25  # twice as fast after about three seconds, at any rate
 _IN_USE_SECONDS: Final = 1.0
 _DROPPED_AFTER_SECONDS: Final = 30.0
 
@@ -67,7 +67,7 @@ class RateLimit:
         return max(now, self.not_before, self.next_start)
 
     def holds(self, asked_at: float, start: float) -> bool:
-        """Whether a `start` that was given at `asked_at` still stands: nothing was refused since."""
+        """Whether a `start` that was returned at `asked_at` still stands: nothing was refused since."""
         return self.decreased_at < asked_at and self.not_before <= start
 
     def begun(self, now: float, start: float) -> RateLimit:
@@ -84,18 +84,18 @@ class RateLimit:
         if retry_after_seconds is not None:
             not_before = max(not_before, now + min(retry_after_seconds, MAX_RETRY_AFTER_SECONDS))
         if began < self.decreased_at:
-            return replace(self, not_before=not_before)  # its refusal tells what is known already
+            return replace(self, not_before=not_before)  # its refusal adds nothing new
         rate = max(MIN_RATE, (self.observed_rate(now) if self.rate is None else self.rate) * _DECREASE)
         return replace(
             self,
             rate=rate,
             not_before=not_before,
-            next_start=now + 1.0 / rate,  # whoever waits asks again: see `holds`
+            next_start=now + 1.0 / rate,  # a waiting caller asks again: see `holds`
             decreased_at=now,
         )
 
     def answered(self, now: float) -> RateLimit:
-        """A request was answered, whatever the answer."""
+        """A request was answered, successfully or not."""
         if self.rate is None:
             return self
         unused_seconds = now - max(self.limited_at, self.decreased_at)
@@ -203,7 +203,7 @@ def let_settle(store: ObjectStore, updated: Iterable[datetime], clock: Clock) ->
     """Wait until objects of these `updated` may change again. At once where the store has no such limit.
 
     They are stamps of the store's own clock, so it covers objects that other processes made. That clock is
-    told to the second, rounded down: the wait is up to a second too long, never too short.
+    reported to the second, rounded down: the wait is up to a second too long, never too short.
     """
     interval = store.capabilities.seconds_between_updates
     told = server_time(store)

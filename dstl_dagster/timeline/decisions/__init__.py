@@ -1,6 +1,6 @@
 """The rules: which record may come next. Pure functions from a view of the timeline to a record.
 
-Owns every rule about who may do what, and the words in which one refuses. Does not own the race for the slot
+Owns every rule about an owner's steps, and the words of a refusal. Does not own the race for the slot
 (`Timeline.decide`), which calls a rule again from the new tail whenever a rival wins the slot. Each function
 returns the record to append, or `None` if the decision has already been made (so that every step may run any
 number of times), or raises.

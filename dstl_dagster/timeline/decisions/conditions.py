@@ -1,4 +1,4 @@
-"""What several rules require, and the words in which it is refused."""
+"""Conditions that several rules require, and the words of their refusals."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dstl_dagster.timeline.view import TimelineView
 def to_restore(
     view: TimelineView, checkpoint_id: int, owner: str, expected_last: int | None = None
 ) -> Restored:
-    """Resume from an earlier checkpoint, or before the first (0). Ends the open attempt, whoever owns it.
+    """Resume from an earlier checkpoint, or before the first (0). Ends the open attempt, of any owner.
 
     With `expected_last` only from exactly that checkpoint: a person confirmed what goes.
 

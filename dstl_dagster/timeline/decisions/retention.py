@@ -1,4 +1,4 @@
-"""Which checkpoints stay: savepoints, their end, and what clean-up may subsume."""
+"""Which checkpoints stay: savepoints, their end, and those that clean-up may subsume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def to_savepoint(
 ) -> Savepoint | None:
     """Keep a checkpoint under a name, until then; `None` if that name already keeps it so long.
 
-    An abandoned checkpoint may be kept too: it can be read and exported, but not restored to.
+    An abandoned checkpoint may be retained too: it can be read and exported, but not restored to.
 
     Raises: NotFoundError (kind `checkpoint_gone`, `no_checkpoint`), ConflictError.
     """
@@ -54,7 +54,7 @@ def to_subsume(view: TimelineView, num_retained: int, before: datetime | None = 
     With `before` only those in whose place another one was by then, so that what remains says where the job
     stood at any time since.
 
-    Never one that is not committed, has a blocked file, is the last one or seen by readers, or is kept by a
+    Never one that is not committed, has a blocked file, is the last one or seen by readers, or held by a
     savepoint. Abandoned ones are subsumed as soon as their files are retracted.
     """
     saved = {*view.savepoints.values(), view.shown_id}
