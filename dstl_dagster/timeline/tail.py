@@ -207,7 +207,7 @@ class TailReader:
         return self._store.list(self.names.timeline_prefix, start_offset=self.names.slots_from(slot + 1))
 
     def _listed(self, slot: int) -> Listed:
-        """The records after `slot` (exclusive). One listing."""
+        """The objects after `slot` (exclusive). One listing."""
         return self._slots_of(self._after(slot))
 
     def _slots_of(self, found: Iterable[ObjectStat]) -> Listed:

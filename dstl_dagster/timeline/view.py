@@ -1,4 +1,4 @@
-"""The sum of a timeline's records: the folded value, and queries on it.
+"""A timeline's records, folded: the value, and queries on it.
 
 Owns the queries. Does not own folding (`replay`), which record may come next (`decisions`), or reading
 and writing records (`timeline`).

@@ -96,7 +96,7 @@ class Typed:
 
 @dataclass(frozen=True)
 class Scope:
-    """The names of a rule: the types of `new` and `old`, by column. As in Spark, case does not count.
+    """The names for a rule: the types of `new` and `old`, by column. As in Spark, case does not count.
 
     `seen`: gets (side, column) of each one that is named.
     """

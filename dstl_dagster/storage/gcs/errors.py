@@ -41,7 +41,7 @@ _ONE_OBJECT: Final = re.compile(r"The object ")
 
 
 _NEVER: Final = frozenset({501, 505, 510, 511})
-"""Requests that the service, or a proxy before it, never answers: a retry does not help."""
+"""Requests that the service, or a proxy before it, never serves: a retry does not help."""
 
 
 class RangeNotSatisfiableError(DstlError):
