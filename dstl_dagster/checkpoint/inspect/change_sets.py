@@ -63,9 +63,9 @@ def _check_handle(
     schema: StateSchema | None,
     found: Findings,
 ) -> None:
-    there = [files.is_there(stream) for stream in _files_of(handle)]
-    if not all(there):
-        return  # reported by the object's own check
+    undamaged = [files.is_undamaged(stream) for stream in _files_of(handle)]
+    if not all(undamaged):
+        return  # reported by the file's own check; each change set in it would be once more
     try:
         batches = reader.read_batches(handle)
         if schema is not None:

@@ -96,7 +96,7 @@ class Findings:
 def check_object(store: ObjectStore, name: str, expected: Expected, found: Findings) -> bool:
     """Read all of an object, and compare it with what is expected and with the store's own metadata.
 
-    If it is exactly as expected, only its bytes are asked for. False if it is not there.
+    If it is exactly as expected, only its bytes are asked for. False if not, which is one problem.
 
     Raises: UnavailableError: the store did not answer, so nothing is known about the object.
     """
@@ -113,20 +113,21 @@ def check_object(store: ObjectStore, name: str, expected: Expected, found: Findi
         raise
     except DstlError as error:
         found.problem(name, f"cannot be read: {error.message}")
-        return True
+        return False
     found.checked(name, size)
+    wrong = []
     # In a copied store the generation is another one, and the object what its length and checksum say.
     if expected.generation not in (None, stat.generation) and (size, crc) != (expected.size, expected.crc32c):
-        found.problem(
-            name, f"was overwritten: it has generation {stat.generation}, not {expected.generation}"
-        )
+        wrong.append(f"was overwritten: it has generation {stat.generation}, not {expected.generation}")
     wanted_size = stat.size if expected.size is None else expected.size
     wanted_crc = stat.crc32c if expected.crc32c is None else expected.crc32c
     if size != wanted_size:
-        found.problem(name, f"has {size} bytes, not {wanted_size}")
+        wrong.append(f"has {size} bytes, not {wanted_size}")
     elif crc != wanted_crc:
-        found.problem(name, f"is damaged: its bytes have CRC-32C {crc:08x}, not {wanted_crc:08x}")
-    return True
+        wrong.append(f"is damaged: its bytes have CRC-32C {crc:08x}, not {wanted_crc:08x}")
+    if wrong:
+        found.problem(name, ", and ".join(wrong))
+    return not wrong
 
 
 def is_as_expected(store: ObjectStore, name: str, expected: Expected, found: Findings) -> bool:
@@ -182,19 +183,19 @@ class FileChecks:
         self._cache = cache
         self._lock = threading.Lock()
         self._files: dict[str, threading.Lock] = {}
-        self._there: dict[str, bool] = {}
+        self._undamaged: dict[str, bool] = {}
 
-    def is_there(self, stream: StreamStateHandle) -> bool:
-        """Check the file. False if it is missing; what else is wrong is found. Raises: UnavailableError."""
+    def is_undamaged(self, stream: StreamStateHandle) -> bool:
+        """Check the file. False if it is missing, or not as its handle says. Raises: UnavailableError."""
         with self._lock:
             file = self._files.setdefault(stream.name, threading.Lock())
         with file:
-            if stream.name not in self._there:
+            if stream.name not in self._undamaged:
                 expected = Expected(stream.generation, stream.stored_bytes, stream.crc32c)
-                self._there[stream.name] = self._is_kept(stream) or check_object(
+                self._undamaged[stream.name] = self._is_kept(stream) or check_object(
                     self._store, stream.name, expected, self._found
                 )
-            return self._there[stream.name]
+            return self._undamaged[stream.name]
 
     def _is_kept(self, stream: StreamStateHandle) -> bool:
         """Whether the cache has the file, which it then has compared with the handle."""

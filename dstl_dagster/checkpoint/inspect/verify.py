@@ -7,7 +7,8 @@ Owns what is checked. Does not own how one object is checked (`integrity`), or w
                      decode with the schema that precedes them
     files            published ones by size and CRC-32C; others by their components, or what is composed
 
-Each object is checked by itself, so no problem hides another. An outage is not damage: it is raised.
+Each object is checked by itself: one that is damaged is one problem, and hides no other. An outage is not
+damage: it is raised.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def verify_state(store: ObjectStore, manifest: Manifest, *, threads: int = 4) ->
     found = Findings()
     _check_lists(store, manifest, found)
     checks = FileChecks(store, found)
-    _run([partial(checks.is_there, stream) for stream in _files(manifest)], threads, None)
+    _run([partial(checks.is_undamaged, stream) for stream in _files(manifest)], threads, None)
     return Verification.of(manifest.checkpoint_id, found)
 
 

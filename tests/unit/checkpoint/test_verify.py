@@ -41,13 +41,15 @@ def test_a_whole_checkpoint_verifies(keyed):
 
 @pytest.mark.parametrize("at", [0, 20, -1])
 def test_a_flipped_bit_is_found(keyed, at):
-    """One bit of an older changelog file: that file is named, and an earlier checkpoint still verifies."""
+    """One bit of an older changelog file: that file is named, once; an earlier checkpoint still verifies."""
     three_checkpoints(keyed)
     name = changelog_of(keyed, 2)
     keyed.store.put(name, flipped(keyed.store.get(name), at), precondition=ANY)
     found = keyed.coordinator.verify(3)
-    assert {problem.object_name for problem in found.problems} == {name}
-    assert any("is damaged" in problem.what for problem in found.problems)
+    (problem,) = found.problems
+    assert problem.object_name == name
+    assert "was overwritten" in problem.what
+    assert "is damaged" in problem.what
     assert keyed.coordinator.verify(1).ok
 
 
@@ -135,7 +137,8 @@ def test_a_large_object_costs_a_request_for_8_mib():
     assert store.requests == {"get_range": 3}
     store.put("large", flipped(payload), precondition=ANY)
     check_object(store, "large", expected, found)
-    assert [each.what.split(":")[0] for each in found.problems] == ["is damaged", "was overwritten"]
+    (problem,) = found.problems
+    assert "was overwritten" in problem.what
 
 
 def with_file(job, *parts: bytes):
