@@ -208,7 +208,8 @@ class Case:
         rng = self._rng
         now = self.world.programs[which]
         edited = changed(rng, now, rng.choice(what))
-        if edited.name != now.name and not by_command and now.way != "sink":  # which has no name
+        goes_on = by_command and self.world.has_rows_of(now)  # else its job has nothing to rename
+        if edited.name != now.name and not goes_on and now.way != "sink":  # which has no name
             edited = replace(edited, mark=edited.name)
         self._becomes(which, edited, by_command=by_command)
 
