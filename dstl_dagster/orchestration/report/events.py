@@ -52,6 +52,7 @@ from dstl_dagster.orchestration.tags import (
     TAG_VERSION,
 )
 from dstl_dagster.settings import CheckpointOptions, StoragePrices
+from dstl_dagster.storage import Cost
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
 Event = dg.AssetMaterialization | dg.AssetObservation
@@ -314,8 +315,8 @@ class Reporter:
         if manifest.files:
             sizes.append(f"{readable_bytes(manifest.file_bytes)} of files")
         glance["size"] = ", ".join(sizes)
-        requests = _requests(checkpoint)
-        spent = "" if requests is None else f", {counted(requests, 'request')}"
+        cost = _counted(checkpoint)
+        spent = "" if cost is None else f", {counted(cost.requests, 'request')}"
         glance["took"] = f"{manifest.persist_seconds:.1f} s{spent}"
         return glance
 
@@ -346,20 +347,20 @@ def _when(completed: Completed) -> dict[str, dg.MetadataValue]:
     return {"dagster/last_updated_timestamp": dg.MetadataValue.timestamp(completed.recorded_at)}
 
 
-def _requests(checkpoint: Checkpoint) -> int | None:
+def _counted(checkpoint: Checkpoint) -> Cost | None:
     """Of steps 1 to 4; `None` where a driver that opened the attempt elsewhere counted its own alone."""
     cost = checkpoint.manifest.cost
-    return cost.total.requests if cost is not None and {"trigger", "record"} <= set(cost.steps) else None
+    return cost.total if cost is not None and {"trigger", "record"} <= set(cost.steps) else None
 
 
 def _cost(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
     """Requests, and their price where they have one; nothing where they were not counted."""
-    requests, cost = _requests(checkpoint), checkpoint.manifest.cost
-    if requests is None or cost is None:
+    cost = _counted(checkpoint)
+    if cost is None:
         return {}
-    usd = cost.total.usd(prices)
+    usd = cost.usd(prices)
     # Dollars would be too small for the axis of a plot.
-    return {"requests": requests, **({"cost micro-USD": measure(usd * 1_000_000)} if usd else {})}
+    return {"requests": cost.requests, **({"cost micro-USD": measure(usd * 1_000_000)} if usd else {})}
 
 
 def _published(checkpoint: Checkpoint) -> dict[str, dg.MetadataValue]:
