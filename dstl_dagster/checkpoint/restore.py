@@ -15,7 +15,7 @@ from dstl_dagster.checkpoint.inspect.verify import require_undamaged
 from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.checkpoint.steps.unfinished import finish_resolutions, retract, when_finished
 from dstl_dagster.errors import FormatError
-from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.format import counted, names_in_words, readable_bytes
 from dstl_dagster.keyed import Manifest, load_manifest
 from dstl_dagster.timeline import Completed, FinalFile, Opened, Restored, Timeline, decisions
 
@@ -80,9 +80,9 @@ class RestorePlan:
                 f"and retracts {counted(len(self.files), 'file')} ({readable_bytes(self.file_bytes)})"
             )
         if self.batches:
-            said += f"; to run again: {', '.join(self.batches)}"
+            said += f"; to run again: {names_in_words(*self.batches)}"
         if self.open_attempt is not None:
-            said += f"; it ends the open attempt of {self.open_attempt.owner!r}"
+            said += f"; it ends the open attempt of {names_in_words(self.open_attempt.owner)!r}"
         if not self.checkpoint_id:
             return f"{said}. Until a checkpoint completes, readers see the state as it is"
         return f"{said}. It reads {counted(self.read_objects, 'object')} ({readable_bytes(self.read_bytes)})"

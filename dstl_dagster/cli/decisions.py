@@ -22,7 +22,7 @@ from dstl_dagster.cli.options import (
 from dstl_dagster.cli.output import answer, local_time, printable, say
 from dstl_dagster.cli.render import checkpoint_json, clean_up_lines, plan_json, plan_lines
 from dstl_dagster.errors import ErrorKind, NotFoundError
-from dstl_dagster.format import nearest
+from dstl_dagster.format import names_in_words, nearest
 from dstl_dagster.jobs import Correction, correct, plan_correction
 from dstl_dagster.settings import parse_duration
 from dstl_dagster.timeline import AsOf, Attempt, Resolution
@@ -276,7 +276,7 @@ def _correct(
     if as_json:
         click.echo(json.dumps({**_plain(plan), "latest": coordinator.timeline.tail().last_completed_id}))
     elif not command:
-        say(f"run again, in order: {', '.join(plan.batches)}")
+        say(f"run again, in order: {names_in_words(*plan.batches)}")
 
 
 def _require_runnable(command: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dstl_dagster.checkpoint import Audit, Checkpoint, CleanUp, RestorePlan, Verification
 from dstl_dagster.cli.output import Table, local_time
-from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.format import counted, names_in_words, readable_bytes
 from dstl_dagster.settings import StoragePrices
 from dstl_dagster.storage import COMPOSE_COMMIT, CONFIRM, PERSIST, RECORD, TRIGGER, CheckpointCost, Cost
 from dstl_dagster.timeline import (
@@ -294,7 +294,8 @@ def plan_lines(plan: RestorePlan) -> Iterator[str]:
     for completed in plan.left_behind:
         manifest = plan.manifests.get(completed.checkpoint_id)
         size = "cleaned up" if manifest is None else f"{readable_bytes(manifest.state_bytes)} of changelog"
-        batch = "" if completed.idempotency_key is None else f", batch {completed.idempotency_key}"
+        key = completed.idempotency_key
+        batch = "" if key is None else f", batch {names_in_words(key)}"
         files = counted(len(completed.files), "file")
         yield f"checkpoint {completed.checkpoint_id} goes: {size}{batch}, {files}"
     for file in plan.files[:_SHOWN_NAMES]:

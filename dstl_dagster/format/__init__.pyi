@@ -28,6 +28,7 @@ from dstl_dagster.format.readable import (
     counted as counted,
     measure as measure,
     mebibytes as mebibytes,
+    names_in_words as names_in_words,
     nearest as nearest,
     readable_bytes as readable_bytes,
     unbroken as unbroken,

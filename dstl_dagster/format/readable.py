@@ -10,6 +10,8 @@ _LONG_WORD = re.compile(r"[^\s/-]{25,}")
 _PART = re.compile(r"[^_.]{1,24}[_.]?|[_.]")
 _BREAK = "\u200b"
 """A place to break, without a width."""
+_OF_RUN = re.compile(r"^(?:dagster-)?run:(.{8}).*")
+"""A batch or an owner that is named by the id of its run, of which Dagster's page shows eight digits."""
 
 
 def breakable(text: str) -> str:
@@ -25,6 +27,11 @@ def unbroken(text: str) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 file`, `2,000 files`. `noun`: the singular of one whose plural adds an s."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def names_in_words(*names: str) -> str:
+    """The names of batches or owners; one that stands for a run is named as Dagster's page names the run."""
+    return ", ".join(_OF_RUN.sub(r"run \1", name) for name in names)
 
 
 def nearest(wanted: str, known: Iterable[str], count: int = 3) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, Timeline
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.format import names_in_words
 from dstl_dagster.timeline import BatchKey, Completed, TimelineView
 
 Progress = Callable[[int, int, str], None]
@@ -49,7 +50,7 @@ class Correction:
             yield f"job {self.job!r} goes back to checkpoint {self.restore_to}"
         else:
             yield f"job {self.job!r} begins anew"
-        yield f"{len(self.batches)} batches run again: {', '.join(self.batches)}"
+        yield f"{len(self.batches)} batches run again: {names_in_words(*self.batches)}"
         if self.not_batches:
             ids = ", ".join(map(str, self.not_batches))
             yield f"no batch made the checkpoints {ids}: if they changed columns, change them again"

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
+from click.testing import CliRunner
 
 from dstl_dagster import build_checkpoint_job, build_maintenance, restore_run_config
+from dstl_dagster.cli.checkpoints import checkpoints_group
 from tests.dagster.shown import failed_partitions, materialized_partitions
 
 if TYPE_CHECKING:
@@ -155,6 +157,13 @@ def test_a_run_without_partitions_is_named_as_the_page_names_it(days: Days) -> N
     (failed,) = (event for event in refused.all_events if event.is_step_failure)
     goes = failed.step_failure_data.user_failure_data.metadata["goes"].records
     assert [row.data["batch"] for row in goes] == [name]
+    assert f"; to run again: {name}." in failed.step_failure_data.user_failure_data.description
+    command = CliRunner().invoke(
+        checkpoints_group,
+        ["restore", "1", "--dry-run"],
+        env={"DSTL_STORE": days.uri, "DSTL_JOB": days.code.JOB.job},
+    )
+    assert (f", batch {name}," in command.stdout, runs[1] in command.stdout) == (True, False)
     assert f"run again, oldest first: {name}" in days.logged(launch(days, 1, restore_run_config(2, 1)))
     assert days.events("checkpoints")[-1].metadata["run again"].value == f"[{name}](/runs/{runs[1]})"
 

@@ -15,10 +15,9 @@ from pydantic import Field
 
 from dstl_dagster.checkpoint import RestorePlan
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import counted, readable_bytes
+from dstl_dagster.format import counted, names_in_words, readable_bytes
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
-from dstl_dagster.orchestration.report.chain import batches_in_words
 from dstl_dagster.orchestration.report.links import shown_lines
 from dstl_dagster.orchestration.report.steps import Step, match_partitions, report_checks, report_restored
 from dstl_dagster.timeline import Restored
@@ -97,7 +96,7 @@ def report_restore(step: Step, request_id: uuid.UUID) -> None:
     report_restored(step, record)
     batches = [key.key for each in step.coordinator.left_behind(record) for key in each.batches]
     if batches:
-        step.context.log.info(f"restore: run again, oldest first: {batches_in_words(batches)}")
+        step.context.log.info(f"restore: run again, oldest first: {names_in_words(*batches)}")
 
 
 # ---- before it ----
@@ -149,7 +148,7 @@ def _plan_metadata(plan: RestorePlan) -> dict[str, Any]:
             dg.TableRecord(
                 {
                     "checkpoint": JobAssets.partition_key(completed.checkpoint_id),
-                    "batch": batches_in_words(key.key for key in completed.batches),
+                    "batch": names_in_words(*(key.key for key in completed.batches)),
                     "completed": f"{completed.recorded_at:%Y-%m-%d %H:%M:%S} UTC",
                     "changelog": "" if manifest is None else readable_bytes(manifest.state_bytes),
                     "files": len(completed.files),

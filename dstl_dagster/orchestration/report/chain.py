@@ -6,7 +6,6 @@ untrue: no age, and not that step 6 is due, which follows at once (a check repor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 
 import dagster as dg
@@ -18,7 +17,6 @@ from dstl_dagster.orchestration.report.links import (
     NEW_LINE,
     checkpoint_link,
     launchpad_link,
-    run_name,
 )
 from dstl_dagster.timeline import CheckpointEntry, Completed, TimelineView
 
@@ -110,8 +108,3 @@ def batch_name(completed: Completed) -> str:
     """Empty for that of a run without partitions: it is named after the run, which is shown beside it."""
     key = completed.idempotency_key or ""
     return "" if run_of_batch(key) else key
-
-
-def batches_in_words(keys: Iterable[str]) -> str:
-    """All of them, that of a run without partitions by the name that Dagster's page has for the run."""
-    return ", ".join(key if (run_id := run_of_batch(key)) is None else run_name(run_id) for key in keys)

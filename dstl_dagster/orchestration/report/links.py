@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from dstl_dagster.checkpoint import Checkpoint, FileReport
-from dstl_dagster.format import breakable, counted, readable_bytes
+from dstl_dagster.format import breakable, counted, names_in_words, readable_bytes
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import run_of_owner
 
@@ -18,8 +18,6 @@ NEW_LINE = "  \n"
 _CONSOLE = "https://console.cloud.google.com/storage/browser"
 _LINES = 50
 _NAMED = 10
-_RUN_DIGITS = 8
-"""By so many Dagster's page names a run."""
 
 
 def checkpoint_link(assets: JobAssets, checkpoint_id: int) -> str:
@@ -31,12 +29,7 @@ def checkpoint_link(assets: JobAssets, checkpoint_id: int) -> str:
 def owner_link(owner: str) -> str:
     """The owner: a run as a link to its page."""
     run_id = run_of_owner(owner)
-    return f"`{breakable(owner)}`" if run_id is None else f"[{run_name(run_id)}](/runs/{run_id})"
-
-
-def run_name(run_id: str) -> str:
-    """As Dagster's page names it."""
-    return f"run {run_id[:_RUN_DIGITS]}"
+    return f"`{breakable(owner)}`" if run_id is None else f"[{names_in_words(owner)}](/runs/{run_id})"
 
 
 def launchpad_link(name: str, job: str, partition: str, config: str = "") -> str:

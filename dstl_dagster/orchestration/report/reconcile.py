@@ -23,12 +23,12 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import NotFoundError
+from dstl_dagster.format import names_in_words
 from dstl_dagster.keyed import load_manifest
 from dstl_dagster.orchestration.definitions import state_of
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import is_held
 from dstl_dagster.orchestration.report import events as says
-from dstl_dagster.orchestration.report.chain import batches_in_words
 from dstl_dagster.orchestration.report.events import Event, Reporter
 from dstl_dagster.orchestration.report.failed_partitions import Mark
 from dstl_dagster.orchestration.report.links import how_to_resolve
@@ -237,7 +237,7 @@ class Reconcile:
             cause=f"restored/{restored.decision_id}",
             about=f"run again after the restore to {restored.where}",
             why=f"{assets.job} was rolled back to {restored.where}. Run again, oldest first: "
-            + batches_in_words(batches),
+            + names_in_words(*batches),
             partitions=still,
             tags={TAG_CHECKPOINT: str(restored.checkpoint_id), TAG_RESTORED: str(restored.slot)},
         )
