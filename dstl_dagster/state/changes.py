@@ -83,7 +83,7 @@ def encoded_pieces(
     rows: pa.Table,
     key_groups: npt.NDArray[np.integer],
     deleted: pa.Array | pa.ChunkedArray | None,
-    hashes: Hashes,
+    hashes: Hashes | None,
 ) -> Iterator[EncodedChanges]:
     """As `encode_changes`, of any number of bytes: in pieces of about 1 GiB.
 
@@ -101,7 +101,7 @@ def encoded_pieces(
             rows.slice(start, stop - start),
             key_groups[start:stop],
             None if deleted is None else deleted.slice(start, stop - start),
-            hashes=hashes[start:stop],
+            hashes=None if hashes is None else hashes[start:stop],
         )
         if changes is not None:
             yield changes

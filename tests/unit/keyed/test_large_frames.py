@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,6 +84,31 @@ def test_a_key_in_two_pieces_is_refused(keyed: KeyedJob) -> None:
         write_rows(rows, keyed.coordinator.trigger(), keyed.store, operator="op", schema=NESTED, partitions=2)
 
 
+def numbered(first: int, stop: int) -> pa.Table:
+    """Keys of four bytes and constant values, of which all chunks are one."""
+    keys = pa.array(np.arange(first, stop, dtype=np.int32))
+    ones = pa.array(np.ones(1 << 20, np.int8))
+    whole, rest = divmod(stop - first, len(ones))
+    return pa.table({"id": keys, "value": pa.chunked_array([*[ones] * whole, ones.slice(0, rest)])})
+
+
+def test_writing_holds_a_byte_for_each_row_and_a_piece(
+    keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As numpy counts it, with what the store holds. An order and hashes of all rows make 25 bytes a row."""
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 20)
+    rows = numbered(0, 1_000_000)
+    schema = StateSchema.of(rows.schema, ["id"], 128)
+    attempt = keyed.coordinator.trigger()
+    tracemalloc.start()
+    report = write_rows(rows, attempt, keyed.store, operator="op", schema=schema)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 12 * rows.num_rows
+    state = keyed.state(keyed.complete(attempt, report), "op")
+    assert sum(table.num_rows for table in state.tables()) == rows.num_rows
+
+
 def walk(folder: Path, rows: int, text_bytes: int, schema: str = "tail BIGINT, note STRING") -> None:
     """Write, read, merge by rules, replace, merge runs, compare and export: all in one key group, so that no
     range of key groups is smaller. The text of row n in version v is `v` and n in turn.
@@ -147,3 +174,60 @@ def test_all_that_is_done_with_a_state_goes_in_pieces(tmp_path: Path) -> None:
 def test_all_that_is_done_with_a_state_of_more_than_2_gib_of_text(tmp_path: Path) -> None:
     """In one key group: as in pieces above, with the real limit."""
     walk(tmp_path, rows=2200, text_bytes=1 << 20)
+
+
+def walk_of_many(folder: Path, first: int, stop: int) -> None:
+    """Write numbered rows as one handle, read, change few, compare, export and merge."""
+    store = LocalObjectStore(folder / "store")
+    coordinator = CheckpointCoordinator("job", store)
+    count = stop - first
+
+    def written(rows: pa.Table, partitions: int) -> None:
+        attempt = coordinator.trigger()
+        schema = StateSchema.of(rows.schema, ["id"], 128)
+        coordinator.record(
+            attempt,
+            [write_rows(rows, attempt, store, operator="op", schema=schema, partitions=partitions)],
+        )
+        coordinator.confirm(attempt)
+
+    def held() -> tuple[int, int, int]:
+        """How many rows there are, and the sums of their keys and values."""
+        sums = np.zeros(3, np.int64)
+        for batch in dstl.read_state(store.uri, "job", "op").to_arrow_batch_reader():
+            columns = batch.columns
+            sums += [batch.num_rows, *(pc.sum(column).as_py() or 0 for column in columns)]
+        return tuple(sums.tolist())
+
+    total = (first + stop - 1) * count // 2
+    written(numbered(first, stop), 1)
+    assert held() == (count, total, count)
+    # In few key groups, each in a handle of its own: only these are compared.
+    changed = pa.table({"id": pa.array([first, stop - 1], pa.int32()), "value": pa.array([5, 7], pa.int8())})
+    written(changed, 128)
+    older, newer = coordinator.list()
+    assert [newer.manifest.operators["op"].runs[0].upserts, held()] == [count, (count, total, count + 10)]
+    found = [*diff_checkpoints(store, older.manifest, newer.manifest, "op")]
+    assert sorted(
+        pa.concat_tables([each.after for each in found]).to_pylist(), key=lambda row: row["id"]
+    ) == (changed.to_pylist())
+    assert sum(each.rows for each in found) == 2
+    assert export_checkpoint(store, newer.manifest, "op", (folder / "out").as_uri()).rows == count
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, [merge_of_all(store, attempt, newer.manifest, "op")])
+    coordinator.confirm(attempt)
+    (merged,) = coordinator.latest().manifest.operators["op"].runs
+    assert [merged.upserts, held()] == [count, (count, total, count + 10)]
+
+
+@pytest.mark.parametrize(
+    ("first", "stop"),
+    [
+        (-100, 3_000),
+        # 11 GiB of memory and 25 of disk, not in memory: half an hour of CPU time.
+        pytest.param(-100, 2**31, marks=[pytest.mark.soak, pytest.mark.timeout(14_400)]),
+    ],
+)
+def test_more_rows_in_one_handle_than_32_bits_count(first: int, stop: int) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        walk_of_many(Path(folder), first, stop)
