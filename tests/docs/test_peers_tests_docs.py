@@ -25,8 +25,8 @@ class Row:
     @property
     def tests(self) -> list[tuple[str, str]]:
         """Each test that it names, and its file."""
-        found = re.findall(r"`(test_\w+)`(?: in `(tests/[^`]+\.py)`)?", self.said)
-        return [(name, path or self.tests_in) for name, path in found]
+        found = re.findall(r"`(?:(tests/[^`]+\.py)::)?(test_\w+)`", self.said)
+        return [(name, path or self.tests_in) for path, name in found]
 
 
 def rows_of(page: Path) -> list[Row]:
@@ -70,7 +70,7 @@ def test_a_row_has_one_of_the_three(page: Path) -> None:
         assert [each for each in row.tests if each[0] not in texts_in(each[1])] == [], row
         if row.answer == "refused":
             name, path = row.tests[0]
-            quoted = re.match(r'"([^"]+)", `test_', row.said)
+            quoted = re.match(r'"([^"]+)", `(?:tests/[^`]+::)?test_', row.said)
             assert quoted, row
             assert quoted[1] in texts_in(path)[name], row
     scenarios = [(row.suite, row.theirs) for row in rows]
