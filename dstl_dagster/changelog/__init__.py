@@ -15,9 +15,8 @@ from dstl_dagster.changelog.storage import (
     FsStateChangelogStorageView,
     limit_local_copies,
 )
-from dstl_dagster.changelog.writer.future import MailboxFuture
-from dstl_dagster.changelog.writer.mailbox import MailboxExecutor, TaskMailbox
 from dstl_dagster.changelog.writer.writer import FsStateChangelogWriter
+from dstl_dagster.futures import MailboxExecutor, MailboxFuture, TaskMailbox
 
 __all__ = [
     "ChangelogReader",

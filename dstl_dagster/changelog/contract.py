@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol, Self
 
-from dstl_dagster.changelog.writer.future import MailboxFuture
 from dstl_dagster.format.handles import HandleT, SnapshotResult
 from dstl_dagster.format.sequence import SequenceNumber
+from dstl_dagster.futures import MailboxFuture
 
 
 class StateChangelogWriter(Protocol[HandleT]):

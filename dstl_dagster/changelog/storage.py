@@ -20,11 +20,11 @@ from typing import Final, Self
 
 from dstl_dagster.changelog.reader.read_cache import ReadCache
 from dstl_dagster.changelog.reader.reader import ChangelogReader
-from dstl_dagster.changelog.writer.mailbox import MailboxExecutor
 from dstl_dagster.changelog.writer.writer import FsStateChangelogWriter
 from dstl_dagster.errors import ClosedError, ConflictError, InvalidInputError
 from dstl_dagster.format.handles import LocalStateHandle, StreamStateHandle
 from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.futures import MailboxExecutor
 from dstl_dagster.metrics import MetricsHook
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from dstl_dagster.errors import ClosedError, ErrorKind, UnavailableError
+from dstl_dagster.errors import ClosedError, ErrorKind, InvalidInputError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter, look_up_component
 from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blob_identifier
@@ -116,17 +116,24 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
     def closed(self) -> bool:
         return self._closed
 
-    def write(self, payload: Buffer, /) -> int:
-        """Write all of `payload`, of any contiguous buffer type.
+    def write(self, payload: Buffer, /, offset: int = 0, length: int | None = None) -> int:
+        """Write `payload`, of any contiguous buffer type, from `offset` on: all of it, or `length` bytes.
+        Nothing is copied.
 
-        Raises: ClosedError; any error of the store, after which only `close` is of use: recover from
-        the last persisted state.
+        Raises: InvalidInputError for a range that is not in it; ClosedError; any error of the store, after
+        which only `close` is of use: recover from the last persisted state.
         """
+        octets = memoryview(payload).cast("B")
+        end = len(octets) if length is None else offset + length
+        if not 0 <= offset <= end <= len(octets):
+            raise InvalidInputError(
+                f"a write of {length} bytes from {offset} on, to {self._final}: the buffer has {len(octets)}"
+            )
         if self._closed:
             raise ClosedError(
                 f"Illegal attempt to write to closed output stream of {self._final}; open or recover another"
             )
-        octets = memoryview(payload).cast("B")
+        octets = octets[offset:end]
         if self._component is None:
             self._component = self._open_component()
         self._component.write(octets)

@@ -214,10 +214,7 @@ class HeldScheduler(StateChangeUploadScheduler):
         task = self.tasks.pop(index)
         result = self._uploader.upload([task])
         result.complete()
-        return [
-            UploadResult.of(result.handle, result.local_handle, change_set, *offsets)
-            for change_set, offsets in result.tasks_offsets[task].items()
-        ]
+        return result.results[task]
 
     def fail(self, index: int = 0, error: BaseException | None = None) -> None:
         """Fail one task permanently."""

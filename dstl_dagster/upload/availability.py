@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import Future
 from typing import Protocol
 
 from dstl_dagster.errors import ClosedError, InternalError, InvalidInputError
+from dstl_dagster.futures import MailboxFuture
 
 
 class Availability(Protocol):
@@ -25,8 +25,11 @@ class Availability(Protocol):
         """Whether there is room now. True promises nothing for a task larger than the room."""
         ...
 
-    def available_future(self) -> Future[None]:
-        """Done when there is room: at once if there is now. It fails with ClosedError on close."""
+    def available_future(self) -> MailboxFuture[None]:
+        """Done when there is room: at once if there is now. It fails with ClosedError on close.
+
+        What follows it runs in the thread that made room, which uploads: it must not wait for another upload.
+        """
         ...
 
 
@@ -35,8 +38,8 @@ class _AlwaysAvailable:
     def is_available(self) -> bool:
         return True
 
-    def available_future(self) -> Future[None]:
-        future: Future[None] = Future()
+    def available_future(self) -> MailboxFuture[None]:
+        future: MailboxFuture[None] = MailboxFuture()
         future.set_result(None)
         return future
 
@@ -55,7 +58,7 @@ class UploadThrottle:
         self._in_flight_bytes = 0
         self._line: deque[object] = deque()
         self._closed = False
-        self._room: Future[None] | None = None
+        self._room: MailboxFuture[None] | None = None
 
     @property
     def in_flight_bytes(self) -> int:
@@ -69,19 +72,17 @@ class UploadThrottle:
         with self._condition:
             return self._has_room()
 
-    def available_future(self) -> Future[None]:
+    def available_future(self) -> MailboxFuture[None]:
         """Done when at least one byte is free."""
         with self._condition:
             if self._has_room():
                 return ALWAYS_AVAILABLE.available_future()
             if self._closed:
-                future: Future[None] = Future()
+                future: MailboxFuture[None] = MailboxFuture()
                 future.set_exception(ClosedError("the upload scheduler is closed: open another storage"))
                 return future
             if self._room is None:
-                self._room = Future()
-                # So that a waiter cannot cancel what other waiters share.
-                self._room.set_running_or_notify_cancel()
+                self._room = MailboxFuture()  # no waiter can cancel what other waiters share
             return self._room
 
     def seize(self, byte_count: int) -> None:

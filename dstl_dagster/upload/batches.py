@@ -252,7 +252,7 @@ def complete_all(result: UploadTasksResult, tasks: Collection[UploadTask]) -> No
             # No other code would ever end a task that the uploader forgot.
             if not task.is_finished:
                 forgotten = InternalError(
-                    f"the uploader returned {result.handle.name}, but without a result for this task"
+                    f"the uploader returned {result}, but without a result for this task"
                     + (f"; completing the others failed: {cause}" if cause is not None else "")
                 )
                 forgotten.__cause__ = cause

@@ -68,7 +68,7 @@ class UploadMetrics:
 
     def upload_wins(self, counts: AttemptCounts, result: object = None) -> None:
         """`result`: of the attempt that won."""
-        its = self.of(result.tasks_offsets) if isinstance(result, UploadTasksResult) else self
+        its = self.of(result.results) if isinstance(result, UploadTasksResult) else self
         its._observe("attemptsPerUpload", counts.winner)
         its._observe("totalAttemptsPerUpload", counts.total)
 

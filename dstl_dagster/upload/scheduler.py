@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol, Self
 
 import pyarrow as pa
@@ -343,6 +344,28 @@ class BatchingStateChangeUploadScheduler(UploadScheduler):
             max_batch_tasks=max_batch_tasks,
         )
         super().__init__(policy, uploader, metrics, timer=timer, executor=executor)
+
+    @classmethod
+    def of(
+        cls,
+        uploader: StateChangeUploader,
+        max_batch_size: int,
+        batch_timeout: timedelta,
+        executor: Executor | None = None,
+    ) -> Self:
+        """A batch leaves with that many tasks, or after that time; the rest is as the options have it."""
+        options = FsStateChangelogOptions(batch_persist_delay=batch_timeout)
+        policy = UploadPolicy.from_options(options, StoreCapabilities())
+        return cls(
+            policy.persist_delay_seconds,
+            policy.size_threshold_bytes,
+            policy.retry,
+            uploader,
+            policy.num_threads,
+            policy.max_bytes_in_flight,
+            max_batch_tasks=max_batch_size,
+            executor=executor,
+        )
 
 
 class _DirectScheduler(StateChangeUploadScheduler):

@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dstl_dagster.errors import InternalError
+from dstl_dagster.errors import InternalError, InvalidInputError
 from dstl_dagster.format.changes import StateChangeSet
 from dstl_dagster.format.handles import LocalStateHandle, StreamStateHandle
 from dstl_dagster.format.sequence import SequenceNumber
@@ -60,6 +61,10 @@ class UploadTask:
 
     Ends once: the first `complete` or `fail`, from any thread, runs its callback in that thread; later
     ones do nothing. `size` is payload bytes of all sets; `operator` is whose they are, where that is known.
+
+    Args:
+        change_sets: several, or one.
+        success_callback, failure_callback: by default none is called, and a failure is logged.
     """
 
     __slots__ = (
@@ -74,13 +79,14 @@ class UploadTask:
 
     def __init__(
         self,
-        change_sets: Collection[StateChangeSet],
-        success_callback: Callable[[list[UploadResult]], None],
-        failure_callback: Callable[[list[SequenceNumber], BaseException], None],
+        change_sets: Collection[StateChangeSet] | StateChangeSet,
+        success_callback: Callable[[list[UploadResult]], None] | None = None,
+        failure_callback: Callable[[list[SequenceNumber], BaseException], None] | None = None,
         operator: str | None = None,
     ) -> None:
         self.operator = operator
-        self.change_sets = tuple(change_sets)
+        several = [change_sets] if isinstance(change_sets, StateChangeSet) else change_sets
+        self.change_sets = tuple(several)
         self.size = sum(change_set.size for change_set in self.change_sets)
         self._success_callback = success_callback
         self._failure_callback = failure_callback
@@ -94,13 +100,18 @@ class UploadTask:
 
     def complete(self, results: list[UploadResult]) -> None:
         """It was uploaded: one result for each change set."""
-        if self._finish():
+        if self._finish() and self._success_callback is not None:
             self._success_callback(results)
 
     def fail(self, error: BaseException) -> None:
         """It will not be uploaded."""
-        if self._finish():
-            self._failure_callback([change_set.sequence_number for change_set in self.change_sets], error)
+        if not self._finish():
+            return
+        positions = [change_set.sequence_number for change_set in self.change_sets]
+        if self._failure_callback is not None:
+            self._failure_callback(positions, error)
+        else:
+            _logger.warning("positions %s were not uploaded: %s", ", ".join(map(str, positions)), error)
 
     def _finish(self) -> bool:
         with self._finish_lock:
@@ -109,46 +120,75 @@ class UploadTask:
 
 
 class UploadTasksResult:
-    """The outcome of one upload attempt: one file, and the offset of each change set in it.
+    """The outcome of one upload attempt: where each change set is, in one file or in several.
+
+    The scheduler ends the tasks by it, and not the uploader: of attempts side by side one wins, and the files
+    of the others are deleted.
 
     Args:
-        tasks_offsets: for each task and each of its sets the offsets in the file and in the local copy.
-        handle: the durable file.
+        tasks_offsets: for each task and each of its sets the offsets in the file and in the local copy; the
+            results of each task where there is no `handle`.
+        handle: the durable file; `None` if there are several.
         local_handle: the local copy, where there is one.
         discard: deletes both, for an uploader whose files have other owners too.
-        store: where `handle` is; without `discard`, the file is deleted there. With neither it stays for
+        store: where the files are; without `discard`, they are deleted there. With neither they stay for
             garbage collection.
-        failed: tasks of the attempt that are not in the file, and why. They end with that error: it is final,
-            and no reason to repeat the attempt.
+        failed: tasks of the attempt that are in no file, and why. They end with that error: it is final, and
+            no reason to repeat the attempt.
+
+    Attributes:
+        results: of each task that is stored.
     """
 
     def __init__(
         self,
-        tasks_offsets: Mapping[UploadTask, Mapping[StateChangeSet, tuple[int, int]]],
-        handle: StreamStateHandle,
+        tasks_offsets: Mapping[UploadTask, Mapping[StateChangeSet, tuple[int, int]] | Sequence[UploadResult]],
+        handle: StreamStateHandle | None = None,
         local_handle: StreamStateHandle | None = None,
         discard: Callable[[], None] | None = None,
         *,
         store: ObjectStore | None = None,
         failed: Mapping[UploadTask, BaseException] | None = None,
     ) -> None:
-        self.tasks_offsets = tasks_offsets
         self.handle = handle
         self.local_handle = local_handle
         self.failed = dict(failed or {})
+        self.results = {task: self._results_of(places) for task, places in tasks_offsets.items()}
         self._discard = discard
         self._store = store
 
+    def _results_of(
+        self, places: Mapping[StateChangeSet, tuple[int, int]] | Sequence[UploadResult]
+    ) -> list[UploadResult]:
+        if not isinstance(places, Mapping):
+            return list(places)
+        if self.handle is None:
+            raise InvalidInputError(
+                "offsets are in a file: give its handle, or the result of each change set"
+            )
+        of_file = functools.partial(UploadResult.of, self.handle, self.local_handle)
+        return [of_file(change_set, *offsets) for change_set, offsets in places.items()]
+
+    @property
+    def _handles(self) -> list[tuple[StreamStateHandle, StreamStateHandle | None]]:
+        """All files, each with its local copy."""
+        own = [] if self.handle is None else [(self.handle, self.local_handle)]
+        found = (result for results in self.results.values() for result in results)
+        return list(dict.fromkeys([*own, *((each.stream_state_handle, each.local_handle) for each in found)]))
+
     @property
     def state_size(self) -> int:
-        """Logical bytes of the file: headers included, uncompressed."""
-        return self.handle.size or 0
+        """Logical bytes of all files: headers included, uncompressed."""
+        return sum(handle.size or 0 for handle, _ in self._handles)
+
+    def __str__(self) -> str:
+        return ", ".join(handle.name for handle, _ in self._handles) or "no file"
 
     def complete(self) -> None:
         """End every task: with its results, or its error. A callback that raises keeps no other waiting."""
         failures: list[BaseException] = []
         ends: list[Callable[[], None]] = [
-            functools.partial(self._complete, task, offsets) for task, offsets in self.tasks_offsets.items()
+            functools.partial(self._complete, task, results) for task, results in self.results.items()
         ]
         ends += [functools.partial(task.fail, error) for task, error in self.failed.items()]
         for end in ends:
@@ -159,35 +199,26 @@ class UploadTasksResult:
         if failures:
             raise InternalError(f"{len(failures)} of {len(ends)} upload callbacks failed") from failures[0]
 
-    def _complete(self, task: UploadTask, offsets: Mapping[StateChangeSet, tuple[int, int]]) -> None:
-        missing = [str(each.sequence_number) for each in task.change_sets if each not in offsets]
-        if missing:
+    def _complete(self, task: UploadTask, results: list[UploadResult]) -> None:
+        missing = Counter(each.sequence_number for each in task.change_sets)
+        missing.subtract(each.sequence_number for each in results)
+        which = ", ".join(map(str, missing.elements()))
+        if which:
             # With some of its results a task would be taken for uploaded.
-            task.fail(
-                InternalError(
-                    f"the uploader returned {self.handle.name} without an offset for {', '.join(missing)}"
-                )
-            )
+            task.fail(InternalError(f"the uploader returned {self} without an offset for {which}"))
             return
-        results = [
-            UploadResult.of(self.handle, self.local_handle, change_set, offset, local_offset)
-            for change_set, (offset, local_offset) in offsets.items()
-        ]
         task.complete(results)
 
     def discard(self) -> None:
-        """The attempt lost: delete its file and the copy."""
+        """The attempt lost: delete its files and their copies."""
         if self._discard is not None:
             self._discard()
             return
-        if isinstance(self.local_handle, LocalStateHandle):
-            Path(self.local_handle.name).unlink(missing_ok=True)
         if self._store is None:
-            _logger.warning(
-                "the uploader gave no way to delete %s; garbage collection will", self.handle.name
-            )
-            return
-        generation = self.handle.generation
-        self._store.delete(
-            self.handle.name, precondition=ANY if generation is None else Generation(generation)
-        )
+            _logger.warning("the uploader gave no way to delete %s; garbage collection will", self)
+        for handle, local_handle in self._handles:
+            if isinstance(local_handle, LocalStateHandle):
+                Path(local_handle.name).unlink(missing_ok=True)
+            if self._store is not None:
+                known = ANY if handle.generation is None else Generation(handle.generation)
+                self._store.delete(handle.name, precondition=known)

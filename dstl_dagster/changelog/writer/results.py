@@ -15,10 +15,10 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from dstl_dagster.changelog.writer.future import MailboxFuture
 from dstl_dagster.format.handles import ChangelogStateHandle, SnapshotResult, StreamStateHandle
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
+from dstl_dagster.futures import MailboxFuture
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.upload import UploadResult
 

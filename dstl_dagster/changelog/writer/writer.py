@@ -26,8 +26,6 @@ import uuid
 from threading import get_ident
 from typing import Any, Final, Self
 
-from dstl_dagster.changelog.writer.future import MailboxFuture
-from dstl_dagster.changelog.writer.mailbox import MailboxExecutor, TaskMailbox
 from dstl_dagster.changelog.writer.pending import (
     SMALLEST_PIECE_BYTES,
     PendingChanges,
@@ -47,6 +45,7 @@ from dstl_dagster.format.changes import MAX_CHANGE_BYTES, META_KEY_GROUP, StateC
 from dstl_dagster.format.handles import SnapshotResult
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.format.sequence import MAX_SEQUENCE_NUMBER, SequenceNumber, SequenceNumberRange
+from dstl_dagster.futures import MailboxExecutor, MailboxFuture, TaskMailbox
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings.changelog import LocalRecoveryConfig
 from dstl_dagster.upload import StateChangeUploadScheduler, UploadResult, UploadTask

@@ -16,15 +16,25 @@ from typing import Any
 import pytest
 
 from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWriter, TaskMailbox
-from dstl_dagster.errors import InvalidInputError, UnavailableError
-from dstl_dagster.format import KeyGroupRange, SequenceNumber, SnapshotResult, StateChange, StateChangeSet
+from dstl_dagster.errors import ClosedError, InvalidInputError, UnavailableError
+from dstl_dagster.format import (
+    KeyGroupRange,
+    SequenceNumber,
+    SnapshotResult,
+    StateChange,
+    StateChangeSet,
+    StreamStateHandle,
+)
 from dstl_dagster.metrics import InMemoryMetrics
 from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.settings import FsStateChangelogOptions, LocalRecoveryConfig
-from dstl_dagster.storage import MemoryObjectStore
-from dstl_dagster.testing.uploads import HeldScheduler
+from dstl_dagster.storage import ABSENT, MemoryObjectStore
+from dstl_dagster.testing.uploads import HeldScheduler, ManualExecutor, RecordingUploader
 from dstl_dagster.upload import (
+    BatchingStateChangeUploadScheduler,
+    RetryPolicy,
     StateChangeFsUploader,
+    StateChangeUploader,
     UploadMetrics,
     UploadResult,
     UploadTask,
@@ -221,7 +231,7 @@ class TestSeed001:
 
 
 class TestSeed002:
-    """The document's `UploadTask()` without arguments and its fields contradict its own class."""
+    """The document's `UploadTask()` without arguments, and its fields, contradict its own class."""
 
     def _set(self, sqn: int) -> StateChangeSet:
         return StateChangeSet(uuid.uuid4(), SequenceNumber.of(sqn), [StateChange.of(1, b"x" * (sqn + 1))])
@@ -236,6 +246,96 @@ class TestSeed002:
         scheduler.close()
         assert [(result.offset, result.size) for result in results] == [(0, 2)]
         assert store.stat(results[0].stream_state_handle.name) is not None
+
+    def test_a_task_of_one_change_set(self, caplog: pytest.LogCaptureFixture) -> None:
+        """`task.changeset`; of the callbacks those that are wanted. A failure without one is in the log."""
+        results: list[UploadResult] = []
+        task = UploadTask(self._set(1), results.extend)
+        assert (len(task.change_sets), task.size) == (1, 2)
+        task.fail(OSError("the disk is full"))
+        assert "positions 1 were not uploaded: the disk is full" in caplog.text
+        UploadTask(self._set(2)).complete([])
+        assert results == []
+
+    def test_an_uploader_of_a_file_for_each_task(self) -> None:
+        """`new UploadTasksResult(successful, failed)`: the scheduler ends the tasks, by the winner."""
+        store, refused = MemoryObjectStore(), OSError("too large for this service")
+
+        class MyUploader(StateChangeUploader):
+            def upload(self, tasks: Collection[UploadTask]) -> UploadTasksResult:
+                successful, failed = {}, {}
+                for number, task in enumerate(tasks):
+                    if task.size > 2:
+                        failed[task] = refused
+                        continue
+                    stat = store.put(f"file-{number}", b"x" * task.size, precondition=ABSENT)
+                    handle = StreamStateHandle(stat.name, stat.size, stat.generation)
+                    successful[task] = [
+                        UploadResult.of(handle, None, change_set, 0, 0) for change_set in task.change_sets
+                    ]
+                return UploadTasksResult(successful, failed=failed, store=store)
+
+            def close(self) -> None:
+                pass
+
+        executor, ends = ManualExecutor(), []
+        scheduler = BatchingStateChangeUploadScheduler.of(MyUploader(), 3, timedelta(hours=1), executor)
+        tasks = [
+            UploadTask(self._set(sqn), ends.append, lambda _, error: ends.append(error)) for sqn in (0, 1, 2)
+        ]
+        for task in tasks:
+            scheduler.upload(task)
+        executor.run_all()
+        (first,), (second,), error = ends
+        assert (first.stream_state_handle.name, second.stream_state_handle.name) == ("file-0", "file-1")
+        assert (error, first.size, second.size) == (refused, 1, 2)
+        lost = UploadTasksResult({tasks[0]: [first], tasks[1]: [second]}, store=store)
+        assert lost.state_size == 3
+        lost.discard()
+        assert [each.name for each in store.list()] == []
+        with pytest.raises(InvalidInputError, match="give its handle"):
+            UploadTasksResult({tasks[0]: {tasks[0].change_sets[0]: (0, 0)}})
+        scheduler.close()
+
+    def test_a_batching_scheduler(self) -> None:
+        """`(uploader, maxBatchSize, batchTimeout, executor)`: a batch leaves with its last task, on that
+        executor, and shares a file; `thenRun` uploads when there is room.
+        """
+        uploader, executor = RecordingUploader(), ManualExecutor()
+        scheduler = BatchingStateChangeUploadScheduler.of(uploader, 2, timedelta(hours=1), executor)
+        for sqn in range(3):
+            scheduler.upload(UploadTask(self._set(sqn)))
+        assert len(executor.queued) == 1
+        executor.run_all()
+        assert [len(tasks) for tasks in uploader.attempts] == [2]
+        scheduler.close()
+
+    def test_what_follows_availability(self) -> None:
+        """`getAvailabilityFuture().thenRun(...)`: once, when there is room, in the thread that made it."""
+        uploader, executor = RecordingUploader(), ManualExecutor()
+        scheduler = BatchingStateChangeUploadScheduler(
+            0, 1, RetryPolicy.none(), uploader, 1, 1, executor=executor
+        )
+        available = scheduler.availability.available_future
+        scheduler.upload(UploadTask(self._set(0)))
+        ran: list[str] = []
+        uploaded = (
+            available()
+            .then_run(lambda: scheduler.upload(UploadTask(self._set(0))))
+            .then_run(lambda: ran.append(threading.current_thread().name))
+        )
+        assert (uploaded.done(), available().cancel(), ran) == (False, False, [])
+        executor.run_next()
+        assert (uploaded.result(0), ran) == (None, [threading.current_thread().name])
+        assert not scheduler.availability.is_available
+        executor.run_all()
+        assert available().then_apply(lambda _: "at once").result(0) == "at once"
+        assert len(uploader.attempts) == 2
+        scheduler.upload(UploadTask(self._set(0)))
+        waits = available().when_complete(lambda _, error: ran.append(type(error).__name__))
+        scheduler.close()
+        assert isinstance(waits.exception(0), ClosedError)
+        assert ran[1:] == ["ClosedError"]
 
     def test_several_change_sets_and_callbacks(self) -> None:
         """A task of two logs gives a result for each; a failing one names its positions."""

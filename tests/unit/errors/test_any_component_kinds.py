@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dstl_dagster.changelog.writer.mailbox import TaskMailbox
 from dstl_dagster.checkpoint import Timeline
 from dstl_dagster.errors import DstlError, ErrorKind
 from dstl_dagster.format.names import JobNames
+from dstl_dagster.futures import TaskMailbox
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import MemoryObjectStore, open_store

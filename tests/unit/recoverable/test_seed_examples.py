@@ -60,6 +60,18 @@ class TestSeed003:
         assert store.get("output/part-1") == b"Hello World More data"
         assert names(store) == ["output/part-1"]
 
+    def test_a_part_of_a_buffer(self, store: ObjectStore) -> None:
+        """`write(b, off, len)`, of any buffer. A range outside changes nothing, and opens no component."""
+        stream = GSRecoverableWriter(store).open(store.uri_of("a"))
+        for offset, length in [(-1, 1), (0, -1), (3, 2), (5, None)]:
+            with pytest.raises(InvalidInputError, match="the buffer has 4"):
+                stream.write(b"abcd", offset, length)
+        assert stream.persist().component_object_ids == ()
+        assert [stream.write(bytearray(b"abcd"), 1, 2), stream.write(memoryview(b"abcd"), 3)] == [2, 1]
+        assert (stream.write(b"abcd", 4), stream.tell()) == (0, 3)
+        stream.close_for_commit().commit()
+        assert store.get("a") == b"bcd"
+
     def test_the_properties_of_the_writer(self, store: ObjectStore) -> None:
         """No clean-up is required, resuming is supported, and clean-up always says true."""
         writer = GSRecoverableWriter(store)
