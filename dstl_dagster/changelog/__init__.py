@@ -4,7 +4,7 @@ Does not own when bytes leave (`upload`), how long a file lives (`registry`), or
 """
 
 from dstl_dagster.changelog.contract import StateChangelogWriter
-from dstl_dagster.changelog.reader.opened_file import begin_remote
+from dstl_dagster.changelog.reader.nearest_copy import begin_remote
 from dstl_dagster.changelog.reader.read_cache import ReadCache, process_cache
 from dstl_dagster.changelog.reader.read_plan import HandleRead
 from dstl_dagster.changelog.reader.reader import ChangelogReader

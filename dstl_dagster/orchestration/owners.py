@@ -1,7 +1,7 @@
 """The Dagster run behind an attempt: a root run, which shares its identity with all its re-executions.
 
 Owns the name under which a run owns attempts, and whether such an owner is still alive. Does not own what
-follows from that: taking over (`resources`), aborting (`sensors`) or waiting (`tick`).
+follows from that: taking over (`resources`), aborting (`sensors`) or waiting (`timeline_follower`).
 """
 
 from __future__ import annotations

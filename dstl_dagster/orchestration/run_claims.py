@@ -14,7 +14,7 @@ from dagster._core.errors import DagsterInvalidPropertyError  # no public name; 
 from dstl_dagster.checkpoint import Claim
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import Measure
-from dstl_dagster.orchestration.definitions import asset_source, code_location, step_of
+from dstl_dagster.orchestration.code_location import asset_source, code_location, step_of
 from dstl_dagster.orchestration.partitions import window_key
 from dstl_dagster.orchestration.tags import TAG_IGNORE_UNCLAIMED
 

@@ -9,7 +9,7 @@ from dstl_dagster.recoverable.commit import (
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter as GSRecoverableWriterCommitter
 from dstl_dagster.recoverable.compose import recoverable_hash as recoverable_hash
 from dstl_dagster.recoverable.fingerprint import fingerprint_of as fingerprint_of, is_own as is_own
-from dstl_dagster.recoverable.identifiers import GSBlobIdentifier as GSBlobIdentifier
+from dstl_dagster.recoverable.blob_names import GSBlobIdentifier as GSBlobIdentifier
 from dstl_dagster.recoverable.pins import CopiedSource as CopiedSource, delete_copied as delete_copied
 from dstl_dagster.recoverable.recoverables import (
     Component as Component,

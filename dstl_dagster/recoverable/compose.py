@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dstl_dagster.recoverable.identifiers import new_component_id
+from dstl_dagster.recoverable.blob_names import new_component_id
 from dstl_dagster.recoverable.recoverables import GSCommitRecoverable
 from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer
 from dstl_dagster.storage import MAX_COMPOSE_SOURCES

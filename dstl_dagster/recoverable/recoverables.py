@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dstl_dagster.errors import FormatError, InvalidInputError
-from dstl_dagster.recoverable.identifiers import GSBlobIdentifier, temporary_blob_identifier
+from dstl_dagster.recoverable.blob_names import GSBlobIdentifier, temporary_blob_identifier
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStat
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
-from dstl_dagster.recoverable.identifiers import GSBlobIdentifier
+from dstl_dagster.recoverable.blob_names import GSBlobIdentifier
 from dstl_dagster.recoverable.recoverables import GSCommitRecoverable, GSResumeRecoverable
 
 _VERSION = 0

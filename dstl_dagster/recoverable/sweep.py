@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dstl_dagster.errors import ConflictError, InvalidInputError
-from dstl_dagster.recoverable.identifiers import TEMPORARY_OBJECT_PREFIX, GSBlobIdentifier, attempt_of
+from dstl_dagster.recoverable.blob_names import TEMPORARY_OBJECT_PREFIX, GSBlobIdentifier, attempt_of
 from dstl_dagster.recoverable.recoverables import GSCommitRecoverable
 from dstl_dagster.recoverable.temporary_names import temporary_names
 from dstl_dagster.settings.gs import GSFileSystemOptions

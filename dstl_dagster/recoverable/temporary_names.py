@@ -1,7 +1,7 @@
 """The names of all temporary objects of one file: components and intermediates.
 
 Owns the step from a recoverable (and what is known of its components) to names. Does not own the pattern
-of a name (`identifiers`).
+of a name (`blob_names`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.recoverable.compose import plan_compose, waves
-from dstl_dagster.recoverable.identifiers import (
+from dstl_dagster.recoverable.blob_names import (
     GSBlobIdentifier,
     temporary_bucket_name,
     temporary_object_name,
     temporary_object_name_with_entropy,
 )
+from dstl_dagster.recoverable.compose import plan_compose, waves
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
 

@@ -1,7 +1,7 @@
 """Part of a state: the rows whose key columns have some values, as a table's partition has. Pure.
 
 Owns which rows are in it. Does not own what a partition is called, or which one is wanted (`orchestration`),
-nor what becomes of the rows (`keyed.replace`).
+nor what becomes of the rows (`keyed.write`).
 
 A value of time lies in a span of instants: a date begins at midnight, and what has no zone is of these rows'
 zone, where of an hour that occurs twice the first one counts. Text, and a whole number, is the time that it

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 
 from dstl_dagster.errors import ConflictError
-from dstl_dagster.recoverable.identifiers import (
+from dstl_dagster.recoverable.blob_names import (
     GSBlobIdentifier,
     temporary_bucket_name,
     temporary_object_name,

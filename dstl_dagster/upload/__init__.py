@@ -4,7 +4,6 @@ Does not own the writers of the bytes (`changelog`) or the users of a file (`reg
 """
 
 from dstl_dagster.storage import RetryPolicy
-from dstl_dagster.upload.availability import ALWAYS_AVAILABLE, Availability, UploadThrottle
 from dstl_dagster.upload.file_names import job_id_text, local_changelog_directory
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.racing import RetryingExecutor
@@ -17,6 +16,7 @@ from dstl_dagster.upload.scheduler import (
     scheduler_from_config,
 )
 from dstl_dagster.upload.tasks import UploadResult, UploadTask, UploadTasksResult
+from dstl_dagster.upload.throttle import ALWAYS_AVAILABLE, Availability, UploadThrottle
 from dstl_dagster.upload.timers import ThreadTimer, Timer
 from dstl_dagster.upload.uploader import (
     DuplicatingStateChangeFsUploader,

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from dstl_dagster import build_checkpoint_checks
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.checkpoints import checkpoints_group
-from dstl_dagster.orchestration.report import steps
+from dstl_dagster.orchestration import steps
 from dstl_dagster.storage import ABSENT
 from tests.dagster.bad_day import CHECK, defs
 from tests.dagster.conftest import Daemon, Days

@@ -13,7 +13,7 @@ from dstl_dagster import ChangelogStorageResource, build_checkpoint_checks, chec
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.orchestration.inject import resources
 from dstl_dagster.settings import CostBudget
-from dstl_dagster.storage import ANY, open_store
+from dstl_dagster.storage import ANY, CheckpointCost, Cost, open_store
 from dstl_dagster.testing.fault_schedules import Fault, Request
 from dstl_dagster.testing.fault_store import FaultStore
 
@@ -186,10 +186,13 @@ def test_a_budget_holds_each_of_its_limits(days: Days) -> None:
         assert "dstl checkpoints show" in said
 
 
-def test_the_cost_of_an_old_checkpoint_is_unknown(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("counted", [None, CheckpointCost({"record": Cost()})])
+def test_a_cost_of_which_a_part_was_counted_is_unknown(
+    days: Days, monkeypatch: pytest.MonkeyPatch, counted: CheckpointCost | None
+) -> None:
     """It passes no budget that is set, and says why."""
     days.run("2024-01-01")
-    monkeypatch.setattr("dstl_dagster.keyed.documents.manifest.CheckpointCost.from_json", lambda _: None)
+    monkeypatch.setattr("dstl_dagster.keyed.documents.manifest.CheckpointCost.from_json", lambda _: counted)
     within, said = checked(days, budget=CostBudget(requests=10_000))["cost_budget"]
     assert not within
-    assert said == "unknown: the requests of checkpoint 1 were not counted"
+    assert said == "unknown: not all requests of checkpoint 1 were counted"

@@ -237,7 +237,7 @@ def test_a_crash_behind_the_event_reports_once(
     step: str, days: Days, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event was written and the step died: the retry finds it and does not write a second one."""
-    from dstl_dagster.orchestration.report import steps
+    from dstl_dagster.orchestration import steps
 
     monkeypatch.setattr(steps, step, once(RuntimeError("crash"), getattr(steps, step), after=True))
     result = days.run("2024-01-01")

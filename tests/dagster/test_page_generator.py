@@ -18,7 +18,7 @@ from dstl_dagster import build_maintenance, restore_run_config
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.keyed import schema_of, write_rows
-from dstl_dagster.orchestration.report import steps
+from dstl_dagster.orchestration import steps
 from dstl_dagster.state import schema_to_write
 from dstl_dagster.storage import ABSENT, ANY, ObjectStore
 from dstl_dagster.timeline import Committed, Completed, Resolution, Restored, Subsumed

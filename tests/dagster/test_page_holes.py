@@ -11,7 +11,7 @@ import pytest
 
 from dstl_dagster import checkpoint_asset_specs
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
-from dstl_dagster.orchestration.report import steps
+from dstl_dagster.orchestration import steps
 from dstl_dagster.storage import ABSENT
 from tests.dagster.later_clock import LaterClock
 from tests.dagster.shown import failed_partitions, materialized_partitions

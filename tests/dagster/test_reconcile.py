@@ -10,8 +10,8 @@ import dagster as dg
 import pytest
 
 from dstl_dagster.orchestration.report.events import Event
-from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import Reconcile, Report
+from dstl_dagster.orchestration.report.shown import Page
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Days

@@ -13,7 +13,7 @@ import pytest
 
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError
-from dstl_dagster.orchestration.watch import tick
+from dstl_dagster.orchestration.watch import timeline_follower
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.storage import ANY
 
@@ -83,7 +83,7 @@ def test_a_tick_is_bounded_and_the_next_goes_on(
     """No tick reports more checkpoints than its limit."""
     for number in range(1, 6):
         days.code.make_outside(days.uri, f"2024-01-0{number}", files=0)
-    monkeypatch.setattr(tick, "MOST_CHECKPOINTS", 2)
+    monkeypatch.setattr(timeline_follower, "MOST_CHECKPOINTS", 2)
     assert daemon.tick() == "slot 7: reported chk-00000001 to chk-00000002; more in the next tick"
     daemon.tick()
     assert len(reported(days)) == 4
@@ -104,7 +104,7 @@ def test_a_tick_stops_when_its_time_is_up(
 
     for number in range(1, 4):
         days.code.make_outside(days.uri, f"2024-01-0{number}", files=0)
-    monkeypatch.setattr(tick, "MOST_SECONDS", 45.0)
+    monkeypatch.setattr(timeline_follower, "MOST_SECONDS", 45.0)
     daemon.options = {"clock": Clock()}
     daemon.tick()
     assert reported(days) == ["chk-00000001"]
@@ -122,7 +122,7 @@ def test_a_killed_tick_reports_once(
     """Killed between any two effects, again and again: each checkpoint once, in order, with its files."""
     rng = random.Random(seed)
     daemon.commit = rng.random() < 0.5
-    monkeypatch.setattr(tick, "MOST_CHECKPOINTS", rng.randint(1, 4))
+    monkeypatch.setattr(timeline_follower, "MOST_CHECKPOINTS", rng.randint(1, 4))
     made = 0
     for _ in range(rng.randint(2, 5)):
         for _ in range(rng.randint(0, 2)):

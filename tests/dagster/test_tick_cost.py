@@ -11,7 +11,7 @@ import pytest
 
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_sensor
 from dstl_dagster.orchestration.inject import resources
-from dstl_dagster.orchestration.watch import tick
+from dstl_dagster.orchestration.watch import timeline_follower
 from dstl_dagster.testing.fault_store import FaultStore
 from tests.dagster.long_timeline import LongTimeline
 
@@ -72,7 +72,7 @@ def test_an_idle_tick_costs_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_first_tick_over_a_long_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sensor that starts late reads a hundred thousand checkpoints in order, not in one tick."""
-    monkeypatch.setattr(tick, "MOST_CHECKPOINTS", 50)
+    monkeypatch.setattr(timeline_follower, "MOST_CHECKPOINTS", 50)
     store = LongTimeline(100_000)
     result, requests = _tick(store, None, monkeypatch)
     assert [event.partition for event in result.asset_events] == [

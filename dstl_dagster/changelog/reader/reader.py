@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from dstl_dagster.changelog.reader.opened_file import OpenedFile
+from dstl_dagster.changelog.reader.nearest_copy import OpenedFile
 from dstl_dagster.changelog.reader.read_cache import ReadCache
 from dstl_dagster.changelog.reader.read_plan import (
     THREADS,

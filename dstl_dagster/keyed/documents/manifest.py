@@ -29,7 +29,7 @@ from dstl_dagster.keyed.documents.entries import (
 from dstl_dagster.keyed.documents.reports import FileReport
 from dstl_dagster.keyed.documents.row_count import StateRows
 from dstl_dagster.keyed.documents.sources import Source
-from dstl_dagster.storage import CheckpointCost, ObjectStore
+from dstl_dagster.storage import RECORD, TRIGGER, CheckpointCost, Cost, ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 
 _KIND = "manifest"
@@ -105,6 +105,11 @@ class Manifest:
     def file_bytes(self) -> int:
         """Bytes of this checkpoint's files."""
         return sum(file.size for file in self.files)
+
+    @property
+    def counted_cost(self) -> Cost | None:
+        """Of steps 1 to 4; `None` if any was not counted: a driver outside Dagster counts its own alone."""
+        return self.cost.total if self.cost and {TRIGGER, RECORD} <= set(self.cost.steps) else None
 
     @property
     def lists(self) -> dict[str, int]:

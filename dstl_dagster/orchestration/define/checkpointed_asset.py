@@ -18,6 +18,7 @@ import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import breakable
+from dstl_dagster.orchestration.code_location import asset_source, assets_in
 from dstl_dagster.orchestration.define.asset_arguments import (
     deps_in,
     require_changelog,
@@ -28,7 +29,6 @@ from dstl_dagster.orchestration.define.asset_arguments import (
 from dstl_dagster.orchestration.define.asset_function import CHANGELOG, AssetFunction
 from dstl_dagster.orchestration.define.io_manager import KeyedStateIOManager
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
-from dstl_dagster.orchestration.definitions import asset_source, assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.opening import is_called_directly, op_context_of
 from dstl_dagster.orchestration.inject.repeated_run import observe_if_unchanged, repeated_checks

@@ -23,11 +23,11 @@ from pydantic import Field, PrivateAttr
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import source_id
+from dstl_dagster.orchestration.code_location import asset_source, step_of
 from dstl_dagster.orchestration.define.output_checks import OutputChecks
 from dstl_dagster.orchestration.define.partition_columns import in_words
 from dstl_dagster.orchestration.define.rerun import execution_of, require_replaceable
 from dstl_dagster.orchestration.define.targets import Target
-from dstl_dagster.orchestration.definitions import asset_source, step_of
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.inject.renamed_asset import refuse_new_name
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource

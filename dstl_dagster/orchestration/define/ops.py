@@ -16,14 +16,14 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.definitions import assets_in
+from dstl_dagster.orchestration.code_location import assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.repeated_run import observe_if_unchanged
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, used
 from dstl_dagster.orchestration.inject.store_check import FilesInside
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report.events import output_of_state
-from dstl_dagster.orchestration.report.steps import Step, clean_up, compose_commit, confirm, persist
+from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit, confirm, persist
 from dstl_dagster.orchestration.tags import TAG_STEP
 from dstl_dagster.timeline import Ending
 

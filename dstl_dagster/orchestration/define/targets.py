@@ -15,10 +15,10 @@ import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import unbroken, validated_job
+from dstl_dagster.orchestration.code_location import step_of
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
 from dstl_dagster.orchestration.define.partition_columns import PartitionColumns
 from dstl_dagster.orchestration.define.rerun import Rerun
-from dstl_dagster.orchestration.definitions import step_of
 from dstl_dagster.settings import StateTtlConfig, parse_names
 
 _PREFIX: Final = "dstl/"

@@ -17,7 +17,7 @@ from dagster._core.execution.context.invocation import BaseDirectExecutionContex
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
 from dstl_dagster.errors import ConflictError, InvalidInputError
-from dstl_dagster.orchestration.definitions import assets_in, definition_of
+from dstl_dagster.orchestration.code_location import assets_in, definition_of
 from dstl_dagster.orchestration.inject.renamed_asset import refuse_new_name
 from dstl_dagster.orchestration.inject.turns import TakeOver, Turn
 from dstl_dagster.orchestration.keys import JobAssets
@@ -25,8 +25,8 @@ from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.partition_order import require_next_partition
 from dstl_dagster.orchestration.partitions import interval, partition_of, window_key, window_of
 from dstl_dagster.orchestration.report.failed_partitions import leave_as_it_was
-from dstl_dagster.orchestration.report.steps import Step, show_again
 from dstl_dagster.orchestration.run_claims import claim_of_op
+from dstl_dagster.orchestration.steps import Step, show_again
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.timeline import BatchKey
 

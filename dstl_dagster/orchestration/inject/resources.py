@@ -38,7 +38,7 @@ from dstl_dagster.orchestration.inject.preflight import log_bucket_findings
 from dstl_dagster.orchestration.inject.repeated_run import log_repeated
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
-from dstl_dagster.orchestration.report.steps import (
+from dstl_dagster.orchestration.steps import (
     Step,
     clean_up,
     compose_commit,

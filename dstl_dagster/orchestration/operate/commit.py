@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.report.steps import Step, clean_up, compose_commit
+from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit
 from dstl_dagster.orchestration.tags import TAG_CHECKPOINT
 
 _COMMIT_OP = "commit"

@@ -19,7 +19,7 @@ from dstl_dagster.jobs import correct, plan_correction
 from dstl_dagster.orchestration.operate.restoring import report_restore
 from dstl_dagster.orchestration.owners import root_run_id
 from dstl_dagster.orchestration.partitions import partition_of
-from dstl_dagster.orchestration.report.steps import Step, match_partitions
+from dstl_dagster.orchestration.steps import Step, match_partitions
 from dstl_dagster.orchestration.tags import TAG_CORRECTION, TAG_TAKE_OVER
 
 

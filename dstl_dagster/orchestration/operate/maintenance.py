@@ -24,7 +24,7 @@ from dstl_dagster.orchestration.operate.correcting import correct_partition
 from dstl_dagster.orchestration.operate.restoring import RestoreConfig, restore
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.report.links import shown_lines
-from dstl_dagster.orchestration.report.steps import (
+from dstl_dagster.orchestration.steps import (
     Step,
     clean_up,
     materialize,

@@ -19,7 +19,7 @@ from dstl_dagster.format import counted, names_in_words, readable_bytes
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.report.links import shown_lines
-from dstl_dagster.orchestration.report.steps import Step, match_partitions, report_checks, report_restored
+from dstl_dagster.orchestration.steps import Step, match_partitions, report_checks, report_restored
 from dstl_dagster.timeline import Restored
 
 _RESTORE_OP = "restore"

@@ -21,7 +21,7 @@ from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import JobNames, breakable, counted, measure, mebibytes, readable_bytes
 from dstl_dagster.keyed import OperatorEntry, StateRows
-from dstl_dagster.orchestration.definitions import maintenance_job
+from dstl_dagster.orchestration.code_location import maintenance_job
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partition_order import next_partition
 from dstl_dagster.orchestration.report.chain import batch_name, chain_metadata, savepoints_of
@@ -52,7 +52,6 @@ from dstl_dagster.orchestration.tags import (
     TAG_VERSION,
 )
 from dstl_dagster.settings import CheckpointOptions, StoragePrices
-from dstl_dagster.storage import Cost
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
 Event = dg.AssetMaterialization | dg.AssetObservation
@@ -315,7 +314,7 @@ class Reporter:
         if manifest.files:
             sizes.append(f"{readable_bytes(manifest.file_bytes)} of files")
         glance["size"] = ", ".join(sizes)
-        cost = _counted(checkpoint)
+        cost = checkpoint.manifest.counted_cost
         spent = "" if cost is None else f", {counted(cost.requests, 'request')}"
         glance["took"] = f"{manifest.persist_seconds:.1f} s{spent}"
         return glance
@@ -347,15 +346,9 @@ def _when(completed: Completed) -> dict[str, dg.MetadataValue]:
     return {"dagster/last_updated_timestamp": dg.MetadataValue.timestamp(completed.recorded_at)}
 
 
-def _counted(checkpoint: Checkpoint) -> Cost | None:
-    """Of steps 1 to 4; `None` where a driver that opened the attempt elsewhere counted its own alone."""
-    cost = checkpoint.manifest.cost
-    return cost.total if cost is not None and {"trigger", "record"} <= set(cost.steps) else None
-
-
 def _cost(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
     """Requests, and their price where they have one; nothing where they were not counted."""
-    cost = _counted(checkpoint)
+    cost = checkpoint.manifest.counted_cost
     if cost is None:
         return {}
     usd = cost.usd(prices)

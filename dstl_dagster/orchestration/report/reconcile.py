@@ -4,7 +4,7 @@ The one place that decides that a materialization, an observation or a mark is w
 it with the records that they know to be new, and write what it returns. It reads, and writes nothing.
 
 Owns the decision. Does not own what an event says (`events`), how a partition is shown as failed
-(`failed_partitions`), or when it is reported (`steps`, `watch.tick`).
+(`failed_partitions`), or when it is reported (`steps`, `watch.timeline_follower`).
 
 Why all of it may run any number of times, from any record on. An event has a data version, by which it is
 left out where the instance has it. The last event of a record is written last: where it was written, all
@@ -25,15 +25,15 @@ from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import names_in_words
 from dstl_dagster.keyed import load_manifest
-from dstl_dagster.orchestration.definitions import state_of
+from dstl_dagster.orchestration.code_location import state_of
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import is_held
 from dstl_dagster.orchestration.report import events as says
 from dstl_dagster.orchestration.report.events import Event, Reporter
 from dstl_dagster.orchestration.report.failed_partitions import Mark
 from dstl_dagster.orchestration.report.links import how_to_resolve
-from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.sample import sample_metadata
+from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_RESTORED, TAG_VERSION
 from dstl_dagster.timeline import (
     CheckpointEntry,

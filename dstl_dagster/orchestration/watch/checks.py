@@ -1,7 +1,7 @@
 """Asset checks of a job's checkpoints: one table of what each is about, and what it finds.
 
 Owns the checks that read the store, and which there are. Does not own those that cost next to nothing and are
-evaluated beside a checkpoint as well (`findings`, `agreement`). A check changes nothing, except that finding
+evaluated beside a checkpoint as well (`findings`). A check changes nothing, except that finding
 garbage writes one small object to read the server's clock.
 """
 
@@ -20,7 +20,7 @@ from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.format import counted, measure, mebibytes, readable_bytes
-from dstl_dagster.orchestration.definitions import assets_in
+from dstl_dagster.orchestration.code_location import assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import JobAssets
@@ -225,11 +225,11 @@ def _orphans(look: _Look, most_bytes: int) -> Finding:
 
 def _cost(look: _Look, latest: Checkpoint, budget: CostBudget) -> Finding:
     """Of steps 1 to 4."""
-    cost = latest.manifest.cost
-    if cost is None:
-        text = f"unknown: the requests of checkpoint {latest.checkpoint_id} were not counted"
+    total = latest.manifest.counted_cost
+    if total is None:
+        text = f"unknown: not all requests of checkpoint {latest.checkpoint_id} were counted"
         return Finding(False, text, warn=True)
-    total, usd = cost.total, cost.total.usd(look.coordinator.prices)
+    usd = total.usd(look.coordinator.prices)
     moved = total.bytes_up + total.bytes_down
     spent = CostBudget(total.requests, moved, usd)
     over = [

@@ -19,7 +19,7 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.operate.commit import commit_run_config
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_COMMIT
-from dstl_dagster.orchestration.watch.tick import Tick
+from dstl_dagster.orchestration.watch.timeline_follower import Tick
 from dstl_dagster.timeline import Completed
 
 _MAX_COMMIT_RUNS = 3

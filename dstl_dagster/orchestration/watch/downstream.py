@@ -1,7 +1,7 @@
 """A sensor that asks for a job of the user's for each checkpoint, once its files are published.
 
 Owns which checkpoints are asked for, and the input of the run. Does not own the events of checkpoints
-(`tick`), or what the job does.
+(`timeline_follower`), or what the job does.
 
 Why each is asked for once. The runs decide, not the cursor alone: a request carries the checkpoint as a tag
 and as its run key, and is left out where a run with that tag exists. So a tick that is killed between its
@@ -24,9 +24,9 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import has_partition
-from dstl_dagster.orchestration.report.page import Page
+from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_DOWNSTREAM, TAG_JOB
-from dstl_dagster.orchestration.watch.tick import CheckpointCursor, TimelineFollower
+from dstl_dagster.orchestration.watch.timeline_follower import CheckpointCursor, TimelineFollower
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
 _RunConfig = Callable[[Completed], Mapping[str, Any]]

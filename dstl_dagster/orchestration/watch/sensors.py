@@ -1,7 +1,8 @@
 """Sensors: reporting checkpoints that no run of Dagster reported, and aborting attempts of dead runs.
 
 Owns what Dagster expects of a sensor: the cursor's text, events, partition requests, and one line for the
-page. Does not own what is new (`tick`), when a run is requested (`committing`) or what it does (`commit`).
+page. Does not own what is new (`timeline_follower`), when a run is requested (`committing`) or what it does
+(`commit`).
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id, run_of_owner
 from dstl_dagster.orchestration.report.failed_partitions import mark_partitions, settle_marks
 from dstl_dagster.orchestration.report.findings import evaluations_beside
-from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import partition_changes
+from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.orchestration.tags import TAG_CHECKPOINT
 from dstl_dagster.orchestration.watch.committing import Committing
-from dstl_dagster.orchestration.watch.tick import Tick, TimelineFollower
+from dstl_dagster.orchestration.watch.timeline_follower import Tick, TimelineFollower
 from dstl_dagster.timeline import Committed, Completed, Restored
 
 

@@ -143,7 +143,7 @@ class GCSTransport:
     def send(
         self, uri: str, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: RetryAttempt
     ) -> Reply:
-        """One HTTP request of an upload session, made once: as `gcs_upload.Send`, of the object `uri`."""
+        """One HTTP request of an upload session, made once, of the object `uri`."""
         self.count(Cost.of(Operation.SESSION, again=attempt.in_doubt, bytes_up=memoryview(body).nbytes))
         return self.send_uncounted(uri, method, url, headers, body, attempt)
 

@@ -19,7 +19,7 @@ from dstl_dagster.storage import MemoryObjectStore, open_store
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.upstream_commit import UpstreamCommitter
-from dstl_dagster.upload.availability import UploadThrottle
+from dstl_dagster.upload.throttle import UploadThrottle
 
 if TYPE_CHECKING:
     from tests.unit.errors.conftest import Case, Scenario

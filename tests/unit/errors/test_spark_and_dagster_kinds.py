@@ -13,8 +13,8 @@ from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ErrorKind
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.partition_order import require_next_partition
-from dstl_dagster.orchestration.report.page import Page
-from dstl_dagster.orchestration.watch.tick import CheckpointCursor, TimelineFollower
+from dstl_dagster.orchestration.report.shown import Page
+from dstl_dagster.orchestration.watch.timeline_follower import CheckpointCursor, TimelineFollower
 from dstl_dagster.spark.local import java
 from dstl_dagster.spark.stores import require_shared
 from dstl_dagster.spark.streaming.micro_batches import MicroBatch

@@ -1,6 +1,6 @@
 """How final and temporary objects of the recoverable writer are named.
 
-Owns `GSBlobIdentifier` and the patterns of temporary names. Does not own the objects (`lookup`, `commit`).
+Owns `GSBlobIdentifier` and the patterns of temporary names. Does not own the objects (`commit`, `sweep`).
 
 Source: Flink's `GSBlobIdentifier` and `BlobUtils`; the names are the same byte for byte.
 """

@@ -19,15 +19,15 @@ from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.keyed import load_report
-from dstl_dagster.orchestration.definitions import assets_in, code_location, definition_of
+from dstl_dagster.orchestration.code_location import assets_in, code_location, definition_of
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.report.failed_partitions import leave_as_it_was, mark_partitions, settle_marks
 from dstl_dagster.orchestration.report.findings import evaluations_beside
 from dstl_dagster.orchestration.report.links import how_to_resolve
-from dstl_dagster.orchestration.report.page import Page
 from dstl_dagster.orchestration.report.reconcile import Reconcile, Report, partition_changes
+from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.timeline import CheckpointEntry, Restored
 
 _PROGRESS_LINES = 10
