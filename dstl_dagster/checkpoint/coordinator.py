@@ -254,16 +254,23 @@ class CheckpointCoordinator(CheckpointReader):
         """
         return compose_commit.compose_commit(self._job, checkpoint_id, attempt, progress)
 
-    def clean_up(self, dry_run: bool = False, *, num_retained: int | None = None) -> CleanUp:
+    def clean_up(
+        self,
+        dry_run: bool = False,
+        *,
+        num_retained: int | None = None,
+        deleted: Callable[[str, int], object] | None = None,
+    ) -> CleanUp:
         """Step 7: release savepoints that have ended, subsume checkpoints beyond the last `num_retained` and
         older than `min_age`, and delete what nothing needs.
 
-        `num_retained` overrides the option of that name for this call. What a task writes after its attempt
-        has ended is found by the next call.
+        `num_retained` overrides the option of that name for this call. `deleted` is called with the URI and
+        generation of each object that is gone. What a task writes after its attempt has ended is found by the
+        next call.
 
         Raises: FormatError, NotFoundError if a retained manifest is unreadable; nothing more is deleted then.
         """
-        return clean_up.clean_up(self._job, dry_run=dry_run, num_retained=num_retained)
+        return clean_up.clean_up(self._job, dry_run=dry_run, num_retained=num_retained, deleted=deleted)
 
     def audit(self) -> Audit:
         """Whether the job is in order: see `Audit`. Writes nothing but a short-lived object that reads the

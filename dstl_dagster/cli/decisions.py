@@ -199,11 +199,19 @@ def abort_command(coordinator: CheckpointCoordinator, reason: str, yes: bool, as
 @job_options
 @as_json_option
 def gc_command(coordinator: CheckpointCoordinator, dry_run: bool, keep: int | None, as_json: bool) -> None:
-    """Delete what nothing references: the rest of subsumed checkpoints, and what dead attempts left."""
+    """Delete what nothing references: the rest of subsumed checkpoints, and what dead attempts left.
+
+    With --json each object that is gone is a line, as soon as it is; the last line sums up.
+    """
     # The command knows the retention only from options: its default must not subsume anything.
     if keep is None and not any(map(coordinator.job_options.gives, _RETENTION)):
         keep = _KEEP_ALL
-    report = coordinator.clean_up(dry_run=dry_run, num_retained=keep)
+
+    def gone(uri: str, generation: int) -> None:
+        if as_json:
+            answer(as_json, {"uri": uri, "generation": generation})
+
+    report = coordinator.clean_up(dry_run=dry_run, num_retained=keep, deleted=gone)
     answer(as_json, report, *clean_up_lines(report))
 
 

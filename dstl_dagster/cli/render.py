@@ -129,9 +129,10 @@ def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
             "deletes",
             "rows",
             "changelog",
+            "merged",
             "keys",
             title="State",
-            right=("upserts", "deletes", "rows", "changelog"),
+            right=("upserts", "deletes", "rows", "changelog", "merged"),
         )
         for name, entry in sorted(checkpoint.manifest.operators.items()):
             report = entry.report
@@ -141,6 +142,7 @@ def checkpoint_sections(checkpoint: Checkpoint) -> Iterator[Table | str]:
                 f"{report.deletes:,}",
                 (entry.rows and entry.rows.in_words()) or "-",
                 readable_bytes(report.stored_bytes),
+                readable_bytes(entry.merged_bytes),
                 ", ".join(report.key_columns),
             )
         yield state

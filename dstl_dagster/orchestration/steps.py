@@ -8,6 +8,7 @@ step is what Dagster shows as the description of its op.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -149,9 +150,15 @@ def compose_commit(
 
 
 def clean_up(step: Step, *, preview: bool = False) -> CleanUp:
-    """Step 7: subsume checkpoints beyond retention, and delete what nothing references."""
+    """Step 7: subsume checkpoints beyond retention, and delete what nothing references. Each object that is
+    gone is a line of the step's standard output, which Dagster keeps.
+    """
     cost = step.coordinator.running_cost()
-    report = step.coordinator.clean_up(dry_run=preview)
+
+    def gone(uri: str, generation: int) -> None:
+        print(json.dumps({"uri": uri, "generation": generation}), flush=True)
+
+    report = step.coordinator.clean_up(dry_run=preview, deleted=gone)
     spent = cost.in_words()
     match_partitions(step)
     nothing_yet = "preview, nothing was changed: " if preview else ""

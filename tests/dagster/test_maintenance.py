@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -18,6 +19,7 @@ from dstl_dagster import (
     restore_run_config,
 )
 from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.format import readable_bytes
 from dstl_dagster.orchestration.operate.maintenance import Work
 from dstl_dagster.storage import ANY
 
@@ -181,8 +183,10 @@ def gone(result: dg.ExecuteInProcessResult, key: str) -> set[str]:
     return set(str(output.step_output_data.metadata[key].value).split("  \n"))
 
 
-def test_a_clean_up_subsumes_and_deletes_and_says_so(days: Days) -> None:
-    """Step 7 alone removes checkpoints beyond retention, their partitions, and a dead attempt's garbage."""
+def test_a_clean_up_subsumes_and_deletes_and_says_so(days: Days, capfd: pytest.CaptureFixture[str]) -> None:
+    """Step 7 alone removes checkpoints beyond retention, their partitions, and a dead attempt's garbage; and
+    lists each object in its standard output, by which a backup returns it.
+    """
     three_days(days)
     dead = days.coordinator().trigger()
     days.code.write_change(days.store, dead, b"left behind")
@@ -192,8 +196,14 @@ def test_a_clean_up_subsumes_and_deletes_and_says_so(days: Days) -> None:
     preview = run_job(days, "cleanup", config={"ops": {"cleanup": {"config": {"preview": True}}}})
     assert "preview, nothing was changed: step 7 clean up: " in days.logged(preview)
     assert (days.objects(), len(days.shown_checkpoints())) == (before, 3)
+    known = {(days.store.uri_of(stat.name), stat.generation) for stat in days.store.list()}
+    capfd.readouterr()
     result = run_job(days, "cleanup")
     assert result.success
+    listed = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
+    left = {(days.store.uri_of(stat.name), stat.generation) for stat in days.store.list()}
+    assert {(each["uri"], each["generation"]) for each in listed} == known - left
+    assert gone(result, "objects") == {str(len(listed))}
     assert gone(preview, "goes") == gone(result, "gone")
     assert {"chk-00000001", "chk-00000002"} < gone(result, "gone")
     assert days.shown_checkpoints() == ["chk-00000003"]
@@ -230,7 +240,11 @@ def test_a_fold_is_a_checkpoint_that_dagster_shows(days: Days) -> None:
     assert days.events("checkpoints")[-1].partition == "chk-00000004"
     latest = days.coordinator().latest()
     assert latest is not None
-    assert [run.whole for run in latest.manifest.operators["totals"].runs] == [True]
+    totals = latest.manifest.operators["totals"]
+    assert [run.whole for run in totals.runs] == [True]
+    assert f"| 0 B | {readable_bytes(totals.merged_bytes)} |" in str(
+        days.events("checkpoints")[-1].metadata["details"].value
+    )
     assert latest.positions == {"calendar": "2024-01-04T00:00:00+00:00"}
     said = days.logged(result)
     assert "checkpoint 4 holds the whole state" in said

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -81,7 +81,11 @@ class CleanUp:
     dry_run: bool = False
 
 
-def clean_up(job: Job, *, dry_run: bool, num_retained: int | None) -> CleanUp:
+Deleted = Callable[[str, int], object]
+"""Called with the URI and generation of each object that is gone; with `dry_run`, of each that would go."""
+
+
+def clean_up(job: Job, *, dry_run: bool, num_retained: int | None, deleted: Deleted | None) -> CleanUp:
     """See `CheckpointCoordinator.clean_up`."""
     cost = job.running_cost()
     keep = num_retained or job.options.num_retained
@@ -98,7 +102,9 @@ def clean_up(job: Job, *, dry_run: bool, num_retained: int | None) -> CleanUp:
         return () if record is None else record.checkpoint_ids
 
     subsumed, _ = both(subsume, marks.find, job.lookup_threads)
-    report = collect_garbage(job, dry_run=dry_run, marks=marks, subsuming=subsumed if dry_run else ())
+    report = collect_garbage(
+        job, dry_run=dry_run, marks=marks, subsuming=subsumed if dry_run else (), deleted=deleted
+    )
     log.info("step 7 clean up: job %s, %d objects deleted", job.name, report.objects)
     log.info("step 7 clean up: %s", cost.in_words())
     return replace(report, subsumed=subsumed)
@@ -131,6 +137,7 @@ def collect_garbage(
     marks: Marks | None = None,
     references: References | None = None,
     subsuming: Sequence[int] = (),
+    deleted: Deleted | None = None,
 ) -> CleanUp:
     """Delete every object of the job that nothing needs. Memory does not grow with the number of objects.
 
@@ -150,13 +157,13 @@ def collect_garbage(
     grace = GraceClock(store, timeline.names, job.options.reader_grace)
     views = _Foreseen(timeline, subsuming) if subsuming else timeline
     run = _Run(store, views, job.names, grace, marks, references, job.threads)
-    tally = _Tally(dry_run)
+    tally = _Tally(dry_run, deleted)
     for home, page in run.pages(_places(job)):
         garbage = run.garbage(page)
         if not dry_run:
             # What a dead attempt wrote a moment ago would be refused, a hundred at a time.
             let_settle(home, (each.stat.updated for each in garbage), job.clock)
-        tally.add(_deleted(home, garbage, dry_run=dry_run, threads=run.threads))
+        tally.add(home, _deleted(home, garbage, dry_run=dry_run, threads=run.threads))
     if not dry_run:
         run.leave_mark()
     report = tally.report(grace)
@@ -314,16 +321,19 @@ def _deleted(
 class _Tally:
     """Sums up what was deleted."""
 
-    def __init__(self, dry_run: bool) -> None:
+    def __init__(self, dry_run: bool, deleted: Deleted | None) -> None:
         self._dry_run = dry_run
+        self._deleted = deleted
         self._names: list[str] = []
         self._objects = 0
         self._bytes = 0
         self._first: datetime | None = None
         self._reasons: Counter[str] = Counter()
 
-    def add(self, garbage: Iterator[Garbage]) -> None:
+    def add(self, home: ObjectStore, garbage: Iterator[Garbage]) -> None:
         for each in garbage:
+            if self._deleted is not None:
+                self._deleted(home.uri_of(each.stat.name), each.stat.generation)
             if len(self._names) < _NAMES_KEPT:
                 self._names.append(each.stat.name)
             self._objects += 1

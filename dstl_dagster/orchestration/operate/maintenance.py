@@ -219,7 +219,8 @@ def _clean_up(step: Step) -> None:
     report = clean_up(step, preview=CleanUpConfig(**step.context.op_config).preview)
     goes = [*map(JobAssets.partition_key, report.subsumed), *report.deleted]
     shown = dg.MetadataValue.md(shown_lines(goes) or "nothing")
-    step.context.add_output_metadata({"goes" if report.dry_run else "gone": shown})
+    counts = {"objects": report.objects, "list of all": "this step's stdout"} if report.objects else {}
+    step.context.add_output_metadata({"goes" if report.dry_run else "gone": shown, **counts})
 
 
 def _job(

@@ -45,7 +45,7 @@ def _folded(*parts: str) -> dg.MetadataValue:
 
 def _operators(checkpoint: Checkpoint) -> str:
     return _table(
-        ("operator", "keys", "rows", "upserts", "deletes", "changes", "state", "runs"),
+        ("operator", "keys", "rows", "upserts", "deletes", "changes", "merged", "state", "runs"),
         (
             (
                 name,
@@ -54,6 +54,7 @@ def _operators(checkpoint: Checkpoint) -> str:
                 str(entry.report.upserts),
                 str(entry.report.deletes),
                 readable_bytes(entry.report.stored_bytes),
+                readable_bytes(entry.merged_bytes),
                 readable_bytes(entry.state_bytes),
                 str(len(entry.runs)),
             )

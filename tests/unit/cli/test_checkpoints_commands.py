@@ -129,19 +129,42 @@ def test_a_restore_to_0_begins_anew(store):
     run(store, "list")
 
 
+def subsumed(store, *arguments):
+    return json.loads(run(store, "gc", *arguments, "--json").splitlines()[-1])["subsumed"]
+
+
 def test_a_savepoint_is_made_and_released(store):
     """A name that keeps another checkpoint is refused; a released one keeps nothing."""
     run(store, "savepoint", "1", "mark")
     assert "kept as mark" in run(store, "show", "1")
     assert isinstance(invoke(store, "savepoint", "2", "mark").exception, ConflictError)
-    assert json.loads(run(store, "gc", "--keep", "1", "--json"))["subsumed"] == [2]
+    assert subsumed(store, "--keep", "1") == [2]
     assert "released" in run(store, "release", "mark")
-    assert json.loads(run(store, "gc", "--keep", "1", "--json"))["subsumed"] == [1]
+    assert subsumed(store, "--keep", "1") == [1]
+
+
+def test_clean_up_lists_what_is_gone(store):
+    """Each object is a line, by which a backup returns it; so it is in a dry run, of what would go. What is
+    put back goes again.
+    """
+    where = ("--keep", "1", "-o", "dstl.checkpoint.reader-grace=0s")
+    before = {(store.uri_of(stat.name), stat.generation) for stat in store.list()}
+    kept = {store.uri_of(stat.name): store.get(stat.name) for stat in store.list()}
+    preview = run(store, "gc", *where, "--json", "--dry-run").splitlines()
+    *gone, summary = run(store, "gc", *where, "--json").splitlines()
+    left = {(store.uri_of(stat.name), stat.generation) for stat in store.list()}
+    assert (gone, json.loads(summary)["objects"]) == (preview[:-1], len(gone))
+    listed = [json.loads(line) for line in gone]
+    assert {(each["uri"], each["generation"]) for each in listed} == before - left != set()
+    for each in listed:
+        store.put(each["uri"].removeprefix(f"{store.uri}/"), kept[each["uri"]], precondition=ABSENT)
+    *again, _ = map(json.loads, run(store, "gc", *where, "--json").splitlines())
+    assert [each["uri"] for each in again] == [each["uri"] for each in listed]
 
 
 def test_clean_up_subsumes_no_checkpoint_unasked(store):
     """The job's retention is not known here, so only --keep subsumes checkpoints; a dry run does not."""
-    assert json.loads(run(store, "gc", "--json"))["subsumed"] == []
+    assert subsumed(store) == []
     assert "would be subsumed: 1, 2" in run(store, "gc", "--keep", "1", "--dry-run")
     assert [line["checkpoint_id"] for line in map(json.loads, run(store, "list", "--json").splitlines())] == [
         1,

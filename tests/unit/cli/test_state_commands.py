@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.checkpoints import checkpoints_group
 from dstl_dagster.cli.output import Table
 from dstl_dagster.cli.render import checkpoint_sections
+from dstl_dagster.format import readable_bytes
 from dstl_dagster.keyed import StateRows, write_rows
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ANY, LocalObjectStore
@@ -106,6 +108,12 @@ def test_materialize_makes_a_checkpoint_when_it_is_due(store):
     """A short log stays unless it is forced; the rows are the same afterwards."""
     assert "--force" in run(store, "materialize")
     assert "checkpoint 4 merged the state of: totals" in run(store, "materialize", "--force")
+    own, merge = (
+        CheckpointCoordinator(JOB, store).get(number).manifest.operators["totals"] for number in (3, 4)
+    )
+    for number, written in ((3, (own.report.stored_bytes, 0)), (4, (0, merge.merged_bytes))):
+        changelog, merged = map(readable_bytes, written)
+        assert re.search(rf"{changelog} +{merged} +name", run(store, "show", str(number)))
     assert "0 added, 0 changed, 0 removed" in run(store, "diff", "3", "4")
     merged = run(store, "history", "name=Ann")
     assert "of changes up to 3 the last is left: --at 3, while retained, has each" in merged
