@@ -400,6 +400,18 @@ def test_a_run_that_started_over_speaks_for_the_store(stored: Days, tmp_path: Pa
     assert daemon.tick() == "slot 3: nothing new"
 
 
+def test_a_sensor_that_saw_only_an_attempt_follows_the_run_that_began_anew(stored: Days) -> None:
+    """The store was emptied before its first checkpoint: the instance knows no other than the run's."""
+    days_code.make_outside(stored.uri, "2024-01-01", until="opened")
+    daemon = Daemon(stored)
+    assert daemon.tick() == "slot 1: nothing new"
+    other = replace(stored, uri=f"{stored.uri}-other", options={})
+    assert other.run("2024-01-01", tags=START_OVER).success
+    daemon.days = other
+    daemon.tick()
+    assert daemon.tick() == "slot 3: nothing new"
+
+
 def test_maintenance_is_refused_as_well(stored: Days, tmp_path: Path) -> None:
     """A clean-up or a restore of an empty store takes no partition away."""
     assert stored.run("2024-01-01").success

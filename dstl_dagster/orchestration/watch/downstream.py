@@ -134,7 +134,7 @@ class _Asking:
         self.cursor, reached = start, start
         completed: Completed | None = None
         for record in self.coordinator.timeline.records(start.slot):
-            reached = reached.after(record)
+            reached = reached.after(record, self.coordinator)
             match record:
                 case Completed():
                     completed = record

@@ -136,7 +136,7 @@ class TimelineFollower:
                 known[record.checkpoint_id] = record
             if record.slot > view.slot or not self._take(record, tick, view, known):
                 return tick
-            tick.cursor = tick.cursor.after(record)
+            tick.cursor = tick.cursor.after(record, self.coordinator)
         tick.at_end = True
         if self._shows_other:
             tick.restorable_changed = True
@@ -238,9 +238,13 @@ class CheckpointCursor:
     shown: bool = False
     start_over: bool = False
 
-    def after(self, record: TimelineRecord) -> CheckpointCursor:
-        """The cursor after this record, which must be the next one."""
-        return replace(self, slot=record.slot, decision=record.decision_id)
+    def after(self, record: TimelineRecord, coordinator: CheckpointCoordinator) -> CheckpointCursor:
+        """The cursor after this record, the next one of the coordinator's timeline.
+
+        The timeline's id is unknown before the first record of a job.
+        """
+        timeline = coordinator.timeline.names.timeline
+        return replace(self, slot=record.slot, decision=record.decision_id, timeline=timeline)
 
     def to_text(self) -> str:
         """One line of JSON, without what is not set."""
