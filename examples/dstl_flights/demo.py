@@ -43,12 +43,12 @@ console = Console(highlight=False)
 
 
 @click.command()
-@click.option("--days", type=click.IntRange(1, 365), default=7)
+@click.option("--days", type=click.IntRange(1, 31), default=7)
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=Path("dstl-demo"))
 @click.option("--store")
 @click.option("--fresh", is_flag=True)
 def main(days: int, folder: Path, store: str | None, fresh: bool) -> None:
-    """Run the first days of 2013, then prove state and reports."""
+    """Run the first days of January 2013, then prove state and reports."""
     started = time.monotonic()
     folder = folder.absolute()
     if fresh and store:

@@ -71,7 +71,7 @@ def browser_path() -> str:
 
 @pytest.fixture(scope="module")
 def site(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """`dagster dev` over five days, of which the last is not told to Dagster yet."""
+    """`dagster dev` over four days; a fifth is made while it runs (`make_outside`)."""
     folder = Path(os.environ.get("DSTL_UI_FOLDER") or tmp_path_factory.mktemp("ui"))
     # Spark for pictures alone: what the tests look at is Dagster's page, and a JVM costs minutes.
     days = import_module(f"tests.ui.{'spark' if os.environ.get(PICTURES) else 'flights'}_days")

@@ -29,7 +29,7 @@ from dstl_flights.source import flights_csv
 
 IN_DAGSTER = ("2013-01-01", "2013-01-02", "2013-01-03", "2013-01-04")
 RETRIED = IN_DAGSTER[-1]
-OUTSIDE = "2013-01-05"
+OUTSIDE, UNTIL = "2013-01-05", "2013-01-06T00:00:00+00:00"
 AIRCRAFT_KEYS, ROUTE_KEYS = "tailnum", "origin, dest, carrier"
 RETRY_REASON = "the inbox was not there for a moment"
 LATE_MINUTES = 15
@@ -39,7 +39,7 @@ Row = dict[str, str]
 
 
 def make_folder(folder: Path) -> None:
-    """Four days through Dagster, the last with a step that is retried, a fifth beside it, and the checks."""
+    """Four days through Dagster, the last with a step that is retried, and the checks."""
     source = flights_csv(folder / "source")
     uri = _store_uri(folder)
     with instance_in(folder) as instance:
@@ -49,7 +49,6 @@ def make_folder(folder: Path) -> None:
             assert job.execute_in_process(partition_key=day, instance=instance, tags=LOCATION_TAG).success
         checks = build_definitions().resolve_job_def("nyc_flights_checks")
         assert checks.execute_in_process(instance=instance).success
-    _make_outside(source, uri, OUTSIDE)
 
 
 def run_of(folder: Path, day: str) -> str:
@@ -88,15 +87,15 @@ def _definitions(source: Path, uri: str) -> dg.Definitions:
     )
 
 
-def _make_outside(source: Path, uri: str, day: str) -> None:
-    """As a spark-submit would: nothing tells Dagster of it."""
-    store = open_store(uri)
+def make_outside(folder: Path) -> None:
+    """A fifth day as by spark-submit: nothing tells Dagster of it."""
+    source, day, store = flights_csv(folder / "source"), OUTSIDE, open_store(_store_uri(folder))
     coordinator = CheckpointCoordinator(JOB.job, store, owner="spark-submit")
     attempt = coordinator.trigger(idempotency_key=day)
     made = _write_day(source, store, attempt, day)
     operators = [report for report in made if isinstance(report, OperatorReport)]
     files = [report for report in made if isinstance(report, FileReport)]
-    coordinator.record(attempt, operators, files, {SOURCE: day}, persist_seconds=1.5)
+    coordinator.record(attempt, operators, files, {SOURCE: UNTIL}, persist_seconds=1.5)
     coordinator.confirm(attempt)
     coordinator.compose_commit()
 

@@ -23,12 +23,11 @@ from dstl_flights.assets import (
     SHORT_SESSION,
     SOURCE,
     build_definitions,
-    demo_store,
     reports_of,
 )
 from dstl_flights.day import write_day
 from dstl_flights.runs import StepEvent, instance_in, run_day
-from tests.ui.flights_days import IN_DAGSTER, OUTSIDE, RETRIED, run_of
+from tests.ui.flights_days import IN_DAGSTER, OUTSIDE, RETRIED, UNTIL, run_of
 
 __all__ = [
     "AIRCRAFT_KEYS",
@@ -38,6 +37,7 @@ __all__ = [
     "RETRY_REASON",
     "ROUTE_KEYS",
     "make_folder",
+    "make_outside",
     "run_of",
 ]
 
@@ -46,17 +46,16 @@ RETRY_REASON = "PATH_NOT_FOUND"
 
 
 def make_folder(folder: Path) -> None:
-    """As `flights_days.make_folder`: four days, a retried step in the last, a fifth beside it, the checks."""
+    """As `flights_days.make_folder`: four days, a retried step in the last, the checks."""
     inbox = folder / "source"
     (folder / "store").mkdir(parents=True, exist_ok=True)
-    with instance_in(folder) as instance, _session() as session:
+    with instance_in(folder) as instance, _session():
         for day in IN_DAGSTER:
             with _late(source.day_csv(inbox, day)) if day == RETRIED else _in_time() as seen:
                 ended = run_day(instance, day, on_event=seen, executor=ONE_PROCESS)
             assert ended.success, ended.failure
         checks = build_definitions().resolve_job_def("nyc_flights_checks")
         assert checks.execute_in_process(instance=instance).success
-        _make_outside(session, inbox, OUTSIDE)
 
 
 @contextlib.contextmanager
@@ -87,13 +86,14 @@ def _late(csv: Path) -> Iterator[Callable[[StepEvent], None]]:
     yield arrives
 
 
-def _make_outside(session: SparkSession, inbox: Path, day: str) -> None:
+def make_outside(folder: Path) -> None:
     """The update of the example in a program of its own: nothing tells Dagster of it."""
-    coordinator = CheckpointCoordinator(JOB.job, open_store(demo_store()), owner="spark-submit")
-    with CheckpointBatch(coordinator, idempotency_key=day) as batch:
-        batch.move_position(SOURCE, day)
-        flights = source.read_day(session, source.day_csv(inbox, day), day)
-        write_day(batch, flights, f"{reports_of(demo_store())}/{day}")
+    store = (folder / "store").as_uri()
+    coordinator = CheckpointCoordinator(JOB.job, open_store(store), owner="spark-submit")
+    with _session() as session, CheckpointBatch(coordinator, idempotency_key=OUTSIDE) as batch:
+        batch.move_position(SOURCE, UNTIL)
+        csv = source.day_csv(folder / "source", OUTSIDE)
+        write_day(batch, source.read_day(session, csv, OUTSIDE), f"{reports_of(store)}/{OUTSIDE}")
     coordinator.record_report(batch.attempt, load_report(coordinator.store, batch.attempt))
     coordinator.confirm(batch.attempt)
     coordinator.compose_commit()

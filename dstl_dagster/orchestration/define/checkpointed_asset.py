@@ -227,7 +227,7 @@ class _Runs:
                     yield from checks
                     return
                 result = replace(result, checks=checks)
-            made = output_of_state(resource.coordinator(assets.job), attempt)
+            made = output_of_state(op_context, resource.coordinator(assets.job), attempt)
             yield made._replace(
                 asset_key=key,
                 metadata={

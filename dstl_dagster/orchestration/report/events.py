@@ -21,7 +21,7 @@ from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import JobNames, breakable, counted, measure, mebibytes, readable_bytes
 from dstl_dagster.keyed import OperatorEntry, StateRows
-from dstl_dagster.orchestration.code_location import maintenance_job
+from dstl_dagster.orchestration.code_location import definition_of, maintenance_job
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partition_order import next_partition
 from dstl_dagster.orchestration.report.chain import batch_name, chain_metadata, savepoints_of
@@ -168,7 +168,11 @@ class Reporter:
     ) -> dg.AssetMaterialization:
         """The event of the whole state."""
         completed = checkpoint.entry.completed
-        metadata = {"checkpoint": self._about(completed), **state_metadata(checkpoint, self.prices)}
+        metadata = {
+            **self._next_partition(checkpoint),
+            "checkpoint": self._about(completed),
+            **state_metadata(checkpoint, self.prices),
+        }
         about = f"state at checkpoint {checkpoint.checkpoint_id}"
         return self._made(key, partition, completed, about, metadata, step)
 
@@ -299,11 +303,7 @@ class Reporter:
         manifest = checkpoint.manifest
         stands = [f"{name}: {each.stands}" for name, each in sorted(manifest.sources.items()) if each.stands]
         glance = {"resumes at": breakable("; ".join(stands)) or "no source has a position"}
-        definition, source = self.partitions_def, checkpoint.source
-        if source is not None and isinstance(definition, dg.TimeWindowPartitionsDefinition):
-            with suppress(InvalidInputError):
-                following = next_partition(definition, source.position)
-                glance |= {} if following is None else {"next partition": following}
+        glance |= self._next_partition(checkpoint)
         whole = manifest.rows
         known = whole is not None and whole.most is not None
         all_rows = f", {whole.in_words()} in all" if whole is not None and known else ""
@@ -318,6 +318,15 @@ class Reporter:
         spent = "" if cost is None else f", {counted(cost.requests, 'request')}"
         glance["took"] = f"{manifest.persist_seconds:.1f} s{spent}"
         return glance
+
+    def _next_partition(self, checkpoint: Checkpoint) -> dict[str, str]:
+        """Of a source whose partitions follow each other; nothing behind the last."""
+        definition, source = self.partitions_def, checkpoint.source
+        following = None
+        if source is not None and isinstance(definition, dg.TimeWindowPartitionsDefinition):
+            with suppress(InvalidInputError):
+                following = next_partition(definition, source.position)
+        return {} if following is None else {"next partition": following}
 
     def _chain(self) -> dict[str, dg.MetadataValue]:
         if self.view is None:
@@ -395,13 +404,14 @@ def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, A
 
 
 def output_of_state(
-    coordinator: CheckpointCoordinator, attempt: Attempt, step: str = "1-7"
+    context: dg.OpExecutionContext, coordinator: CheckpointCoordinator, attempt: Attempt, step: str = "1-7"
 ) -> dg.MaterializeResult[Any]:
     """What a run of the state's own asset reports of the checkpoint that its attempt completed. `step`: as
     its op is tagged.
     """
     checkpoint, assets = coordinator.get(attempt.checkpoint_id), JobAssets.defined(coordinator.job)
-    reporter = Reporter.of(assets, coordinator, coordinator.timeline.seen(), "run")
+    view, definition = coordinator.timeline.seen(), definition_of(context)
+    reporter = Reporter.of(assets, coordinator, view, "run", partitions_def=definition)
     event = reporter.state(assets.state_key, checkpoint, None, step)
     tags = {TAG_JOB: coordinator.job, **(event.tags or {})}
     version = dg.DataVersion(tags.pop(TAG_VERSION))  # a tag that Dagster sets
