@@ -393,7 +393,7 @@ class CheckpointBatch:
         """Once. A client of Spark Connect does not know it."""
         context = getattr(rows.sparkSession, "sparkContext", None)
         if self._application is not None and context is not None:
-            self._application(context.applicationId, context.uiWebUrl or "without a page")
+            self._application(context.applicationId, context.uiWebUrl or "its UI is off (spark.ui.enabled)")
             self._application = None
 
     def add(self, report: OperatorReport | FileReport | GSRecoverableWriterCommitter) -> None:

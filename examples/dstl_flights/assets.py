@@ -38,7 +38,6 @@ __all__ = [
     "demo_folder",
     "demo_store",
     "reports_of",
-    "resolved_day_job",
 ]
 
 JOB = JobAssets("nyc_flights", files="reports", operators=("aircraft", "routes"))
@@ -186,8 +185,3 @@ def build_definitions() -> dg.Definitions:
         # Of all other runs, such as a backfill. A day takes seconds, most of them to start processes.
         executor=dg.in_process_executor,
     )
-
-
-def resolved_day_job() -> dg.JobDefinition:
-    """The day's job, for processes that load it by reference."""
-    return build_definitions().resolve_job_def(day_job.name)

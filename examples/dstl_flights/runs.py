@@ -20,8 +20,9 @@ from types import TracebackType
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.reconstruct import ReconstructableRepository  # no public name
 
-from dstl_flights.assets import FOLDER_VARIABLE, STEP_PROCESSES, STORE_VARIABLE, resolved_day_job
+from dstl_flights.assets import FOLDER_VARIABLE, STEP_PROCESSES, STORE_VARIABLE, day_job
 
 __all__ = ["LOCATION_TAG", "DayRun", "RunWatcher", "StepEvent", "instance_in", "run_day", "run_day_and_kill"]
 
@@ -36,6 +37,8 @@ _RUN_TAG = "dstl/demo_run"
 LOCATION_TAG = {".dagster/repository": "__repository__@dstl_flights.definitions"}
 """What Dagster's page finds the runs of a code location by, under Overview and Jobs: that of
 `dagster dev -m dstl_flights.definitions`, which did not launch these."""
+_DEFINITIONS = ReconstructableRepository.for_module("dstl_flights.assets", "build_definitions")
+"""As of a run that the page launched: a checkpoint's page links to the jobs beside its own."""
 _STEP_EVENTS = {
     dg.DagsterEventType.STEP_START,
     dg.DagsterEventType.STEP_SUCCESS,
@@ -100,7 +103,7 @@ def run_day(
     with (
         RunWatcher(instance, token, on_event),
         dg.execute_job(
-            dg.reconstructable(resolved_day_job),
+            _DEFINITIONS.get_reconstructable_job(day_job.name),
             instance=instance,
             tags={"dagster/partition": day, _RUN_TAG: token, **LOCATION_TAG},
             run_config={

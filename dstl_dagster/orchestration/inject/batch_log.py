@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -13,6 +12,7 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.keyed import AttemptReport
 from dstl_dagster.orchestration.inject.opening import is_called_directly
+from dstl_dagster.orchestration.report.chain import positions_in_words
 
 _LINES = 20
 _EVERY_SECONDS: Final = 10.0
@@ -40,11 +40,11 @@ def log_opened(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
         return
     attempt, parent = batch.attempt, batch.parent
     on = "with no state before it" if parent is None else f"on checkpoint {parent.checkpoint_id}"
-    positions = {} if parent is None else dict(parent.positions)
+    positions = "" if parent is None else positions_in_words(parent.positions)
     context.log.info(
         f"step 1 trigger: checkpoint {attempt.checkpoint_id} of {attempt.job} is open, {on}, "
         f"{_try_of(context)}attempt {attempt.attempt}; sources stand at "
-        f"{json.dumps(positions, default=str) if positions else 'their beginning'}"
+        f"{positions or 'their beginning'}"
     )
 
 
@@ -95,9 +95,10 @@ def log_persisted(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
     stored = sum(each.stored_bytes for each in report.operators)
     files = sum(each.size for each in report.files)
     steps = {} if report.cost is None else report.cost.steps
+    moved = positions_in_words(report.positions)
     spent = "".join(f". {name}: {step.in_words()}" for name, step in steps.items())
     context.log.info(
         f"step 3 persist: {rows_changed} changed rows ({readable_bytes(stored)} of changelog) and "
         f"{counted(len(report.files), 'file')} ({readable_bytes(files)}) are durable after "
-        f"{report.seconds:.1f} s; sources move to {json.dumps(dict(report.positions), default=str)}{spent}"
+        f"{report.seconds:.1f} s{moved and f'; sources move to {moved}'}{spent}"
     )

@@ -18,6 +18,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import counted, names_in_words, readable_bytes
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
+from dstl_dagster.orchestration.report.chain import positions_in_words
 from dstl_dagster.orchestration.report.links import shown_lines
 from dstl_dagster.orchestration.steps import Step, match_partitions, report_checks, report_restored
 from dstl_dagster.timeline import Restored
@@ -82,8 +83,8 @@ def restore(step: Step) -> None:
         return
     now = coordinator.latest()
     resumes = "begins anew" if now is None else f"resumes from checkpoint {checkpoint_id}"
-    positions = {} if now is None else dict(now.positions)
-    context.log.info(f"restore: {assets.job} {resumes}, positions {positions}")
+    at = "" if now is None else positions_in_words(now.positions)
+    context.log.info(f"restore: {assets.job} {resumes}{at and f', where sources stand at {at}'}")
 
 
 def report_restore(step: Step, request_id: uuid.UUID) -> None:
@@ -159,7 +160,7 @@ def _plan_metadata(plan: RestorePlan) -> dict[str, Any]:
     files = shown_lines([f"`{file.name}`" for file in plan.files])
     return {
         "confirm": _confirmation(plan.last, plan.checkpoint_id),
-        "resumes at": dg.MetadataValue.json(dict(plan.positions)),
+        "resumes at": positions_in_words(plan.positions) or "no source has a position",
         "goes": dg.MetadataValue.table(rows or [dg.TableRecord({"checkpoint": "nothing"})]),
         "files that go": dg.MetadataValue.md(files or "none"),
         "reads": f"{counted(plan.read_objects, 'object')}, {readable_bytes(plan.read_bytes)}",

@@ -6,7 +6,10 @@ untrue: no age, and not that step 6 is due, which follows at once (a check repor
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 import dagster as dg
 
@@ -102,6 +105,12 @@ def savepoints_of(view: TimelineView, checkpoint_id: int) -> str:
     """In words; empty if there are none."""
     names = sorted(name for name, kept in view.savepoints.items() if kept == checkpoint_id)
     return f"savepoint {', '.join(names)}" if names else ""
+
+
+def positions_in_words(positions: Mapping[str, Any]) -> str:
+    """How far each source is, by its name; empty if none has a position."""
+    ordered = sorted(positions.items())
+    return "; ".join(f"{name}: {at if isinstance(at, str) else json.dumps(at)}" for name, at in ordered)
 
 
 def batch_name(completed: Completed) -> str:

@@ -24,7 +24,12 @@ from dstl_dagster.keyed import OperatorEntry, StateRows
 from dstl_dagster.orchestration.code_location import definition_of, maintenance_job
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partition_order import next_partition
-from dstl_dagster.orchestration.report.chain import batch_name, chain_metadata, savepoints_of
+from dstl_dagster.orchestration.report.chain import (
+    batch_name,
+    chain_metadata,
+    positions_in_words,
+    savepoints_of,
+)
 from dstl_dagster.orchestration.report.details import (
     checkpoint_details,
     operator_details,
@@ -301,8 +306,8 @@ class Reporter:
     def _at_a_glance(self, checkpoint: Checkpoint) -> dict[str, str]:
         """The first lines of a checkpoint's page."""
         manifest = checkpoint.manifest
-        stands = [f"{name}: {each.stands}" for name, each in sorted(manifest.sources.items()) if each.stands]
-        glance = {"resumes at": breakable("; ".join(stands)) or "no source has a position"}
+        stands = positions_in_words(manifest.positions)
+        glance = {"resumes at": breakable(stands) or "no source has a position"}
         glance |= self._next_partition(checkpoint)
         whole = manifest.rows
         known = whole is not None and whole.most is not None
