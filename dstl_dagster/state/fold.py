@@ -142,16 +142,22 @@ class StateFold:
 
         Frees the changes as it goes, so it can be consumed only once. Raises: FormatError.
         """
+        return (run for (run,) in self.runs_of([self]))
+
+    @staticmethod
+    def runs_of(folds: Sequence[StateFold]) -> Iterator[list[FoldedRun]]:
+        """`runs` of several folds, side by side: those of the same key groups."""
         run: list[int] = []
         run_bytes = 0
-        for key_group in sorted(self._changes):
+        for key_group in sorted({each for fold in folds for each in fold._changes}):
             run.append(key_group)
-            run_bytes += sum(each.payload.size for each in self._changes[key_group])
+            changes = (change for fold in folds for change in fold._changes.get(key_group, ()))
+            run_bytes += sum(change.payload.size for change in changes)
             if run_bytes >= _RUN_BYTES:
-                yield self._merged(run)
+                yield [fold._merged(run) for fold in folds]
                 run, run_bytes = [], 0
         if run:
-            yield self._merged(run)
+            yield [fold._merged(run) for fold in folds]
 
     def _begin_schema(self, stored: bytes) -> None:
         if stored == self._stored_schema:  # as in nearly every handle
@@ -173,9 +179,11 @@ class StateFold:
         oldest: list[tuple[int, _Change]] = []
         later: list[tuple[int, _Change]] = []
         for key_group in run:
-            changes = self._changes.pop(key_group)
+            changes = self._changes.pop(key_group, [])
             for change in changes:
                 (oldest if change.handle == changes[0].handle else later).append((key_group, change))
+        if not oldest:
+            return FoldedRun(self._schema.wire.empty_table(), np.zeros(0, np.int32))
         before = self._decoded(oldest)
         if not later:  # as right after a base: no key occurs twice
             return before

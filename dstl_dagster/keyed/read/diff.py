@@ -14,8 +14,8 @@ import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
@@ -23,7 +23,7 @@ from dstl_dagster.format import KeyGroupRange, ranges_of_tasks
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.read.keyed_state import KeyedState, Log, folded_logs, split_count
 from dstl_dagster.keyed.read.pairs import paired_rows
-from dstl_dagster.state import StateFold, StateSchema, same_rows, taken
+from dstl_dagster.state import FoldedRun, StateFold, StateSchema, same_rows, taken
 from dstl_dagster.storage import ObjectStore
 
 
@@ -34,7 +34,7 @@ class StateDiff:
     A column that one of them has dropped is not compared: dropping or renaming a column changes no row.
 
     Attributes:
-        key_groups: the range that was compared.
+        key_groups: those that were compared.
         added: rows of keys that only the newer state has.
         removed: rows of keys that only the older state has.
         before, after: rows of keys that both have with different values; row i of both has the same key.
@@ -73,11 +73,12 @@ def diff_checkpoints(
 
 
 def diff_states(older: KeyedState, newer: KeyedState) -> Iterator[StateDiff]:
-    """The changes from the older state to the newer one, one run of key groups at a time, ascending.
+    """The changes from the older state to the newer one, some key groups at a time, ascending.
 
-    Holds one run of both states in memory. Key groups with the same handles in both are not read, unless
-    rows may have expired in between; a run without differences is not yielded. Columns have the names of the
-    newer state, or of the older one where two columns would have one name.
+    Holds the changes of one range of key groups of both states in memory, and the rows of a part of it. Key
+    groups with the same handles in both are not read, unless rows may have expired in between; those without
+    differences are not yielded. Columns have the names of the newer state, or of the older one where two
+    columns would have one name.
 
     Raises: InvalidInputError (kind `schema_change`) if the states have different keys; NotFoundError (kind
     `checkpoint_gone`), FormatError, UnavailableError during iteration.
@@ -98,10 +99,10 @@ def _walk(older: KeyedState, newer: KeyedState, schema: StateSchema) -> Iterator
         reader = stack.enter_context(newer.reading(cached=len(runs) > 1))
         for key_groups in runs:
             logs = [Log(state.handles, [key_groups], state.at.ttl) for state in (older, newer)]
-            before, after = map(partial(_rows, schema), folded_logs(reader, schema, logs))
-            found = _compared(key_groups, schema, before, after)
-            if found.rows:
-                yield found
+            for before, after in StateFold.runs_of(folded_logs(reader, schema, logs)):
+                found = _compared(schema, before.alive(), after.alive())
+                if found is not None:
+                    yield found
 
 
 def compared_runs(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
@@ -138,18 +139,20 @@ def _handles(state: KeyedState, segment: KeyGroupRange) -> list[object]:
     ]
 
 
-def _rows(schema: StateSchema, fold: StateFold) -> pa.Table:
-    return pa.concat_tables([schema.columns.empty_table(), *fold.tables()])
-
-
-def _compared(key_groups: KeyGroupRange, schema: StateSchema, before: pa.Table, after: pa.Table) -> StateDiff:
+def _compared(schema: StateSchema, older: FoldedRun, newer: FoldedRun) -> StateDiff | None:
+    """`None` if nothing differs."""
+    groups = np.concatenate([older.key_groups, newer.key_groups])
+    if not len(groups):
+        return None
+    before, after = (run.rows.select(schema.columns.names) for run in (older, newer))
     pairs = paired_rows(schema, before, after)
     old_rows, new_rows = taken(before, pairs.before[pairs.in_both]), taken(after, pairs.after[pairs.in_both])
     changed = pa.array(~same_rows(old_rows, new_rows))
-    return StateDiff(
-        key_groups=key_groups,
+    found = StateDiff(
+        key_groups=KeyGroupRange.of(int(groups.min()), int(groups.max())),
         added=taken(after, pairs.after[pairs.before < 0]),
         removed=taken(before, pairs.before[pairs.after < 0]),
         before=old_rows.filter(changed),
         after=new_rows.filter(changed),
     )
+    return found if found.rows else None

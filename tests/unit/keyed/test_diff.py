@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import StateDiff, compared_runs, diff_checkpoints, diff_states
 from dstl_dagster.keyed.read import diff as diff_module
 from dstl_dagster.keyed.read import keyed_state
-from dstl_dagster.state import StateSchema, key_group_of
+from dstl_dagster.state import StateSchema, fold, key_group_of
 
 if TYPE_CHECKING:
     from tests.unit.conftest import KeyedJob
@@ -69,12 +70,17 @@ def test_a_base_between_them_changes_nothing(keyed: KeyedJob, monkeypatch: pytes
     assert difference(keyed, one, two)["changed"] == [(row("N01", 1), row("N01", 2))]
 
 
-def test_a_large_state_is_compared_in_runs(keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more changes than are held at a time, the same difference comes in several parts, ascending."""
+@pytest.mark.parametrize(("module", "limit"), [(keyed_state, "_SPLIT_BYTES"), (fold, "_RUN_BYTES")])
+def test_a_large_state_is_compared_in_runs(
+    keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch, module: ModuleType, limit: str
+) -> None:
+    """With more changes than are held, or rows than are compared at a time, the same difference comes in
+    several parts, ascending.
+    """
     one = keyed.changes([row(tail, 1) for tail in TAILS])
     two = keyed.changes([row(tail, 2) for tail in TAILS[10:]], [{"tail": tail} for tail in TAILS[:10]])
     whole = difference(keyed, one, two)
-    monkeypatch.setattr(keyed_state, "_SPLIT_BYTES", 300)
+    monkeypatch.setattr(module, limit, 300)
     parts = list(diff_checkpoints(keyed.store, one.manifest, two.manifest, keyed.OPERATOR))
     assert len(parts) > 3
     starts = [part.key_groups.start_key_group for part in parts]
