@@ -9,10 +9,17 @@ import pytest
 from tests.docs.pages import ROOT
 
 DOCS = ROOT / "docs"
-LIMIT, OF_A_TASK, OF_A_CELL = 1500, 600, 15
+LIMIT, OF_A_TASK, OF_A_CELL, OF_ALL = 1500, 600, 15, 28_000
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
 QUOTED = {"upstream-tests.md", *(page for page in PAGES if page.startswith("peers/"))}
 """Their cells hold names of tests, and sentences of errors."""
+
+
+TASKS = ("changelog/", "checkpoints/", "dagster/", "how-to/", "spark/", "storage/", "operations/watch")
+
+
+def words_of(name: str) -> int:
+    return len((DOCS / name).read_text(encoding="utf-8").split())
 
 
 def without_code(text: str) -> str:
@@ -22,8 +29,13 @@ def without_code(text: str) -> str:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_has_few_words(name: str) -> None:
     """At most as many as are read in one sitting; of a task, as many as fit beside the work."""
-    words = len((DOCS / name).read_text(encoding="utf-8").split())
-    assert words <= (OF_A_TASK if name.startswith("how-to/") else LIMIT)
+    assert words_of(name) <= (OF_A_TASK if name.startswith(TASKS) else LIMIT)
+
+
+def test_all_pages_have_few_words() -> None:
+    """A new page replaces another. Decisions, and the tables of others' tests, are not read as pages are."""
+    read = [page for page in PAGES if page not in QUOTED and not page.startswith("decisions/")]
+    assert sum(map(words_of, read)) <= OF_ALL
 
 
 @pytest.mark.parametrize("name", sorted({*PAGES} - QUOTED))
