@@ -443,6 +443,6 @@ def _require_spark_for(arguments: Mapping[str, Any], rows: object) -> None:
     for name, value in arguments.items():
         if value:
             raise InvalidInputError(
-                f"{name} is for a DataFrame of Spark, not for a {type(rows).__name__}: change the columns "
-                "of the rows before they are written, or leave it out"
+                f"{name} is for a DataFrame of Spark, not for a {type(rows).__name__}: leave it out, or make "
+                "a DataFrame of Spark of these rows"
             )
