@@ -136,8 +136,7 @@ class UploadTasksResult:
         failed: tasks of the attempt that are in no file, and why. They end with that error: it is final, and
             no reason to repeat the attempt.
 
-    Attributes:
-        results: of each task that is stored.
+    Raises: InvalidInputError for offsets without a `handle`.
     """
 
     def __init__(
@@ -150,22 +149,28 @@ class UploadTasksResult:
         store: ObjectStore | None = None,
         failed: Mapping[UploadTask, BaseException] | None = None,
     ) -> None:
+        if handle is None and any(isinstance(places, Mapping) for places in tasks_offsets.values()):
+            raise InvalidInputError(
+                "offsets are in a file: give its handle, or the result of each change set"
+            )
+        self.tasks_offsets = tasks_offsets
         self.handle = handle
         self.local_handle = local_handle
         self.failed = dict(failed or {})
-        self.results = {task: self._results_of(places) for task, places in tasks_offsets.items()}
         self._discard = discard
         self._store = store
+
+    @property
+    def results(self) -> dict[UploadTask, list[UploadResult]]:
+        """Of each task that is stored."""
+        return {task: self._results_of(places) for task, places in self.tasks_offsets.items()}
 
     def _results_of(
         self, places: Mapping[StateChangeSet, tuple[int, int]] | Sequence[UploadResult]
     ) -> list[UploadResult]:
         if not isinstance(places, Mapping):
             return list(places)
-        if self.handle is None:
-            raise InvalidInputError(
-                "offsets are in a file: give its handle, or the result of each change set"
-            )
+        assert self.handle is not None, "offsets are in a file"
         of_file = functools.partial(UploadResult.of, self.handle, self.local_handle)
         return [of_file(change_set, *offsets) for change_set, offsets in places.items()]
 
