@@ -118,6 +118,7 @@ class ChangelogStateHandle:
         state_handle_id: a random UUID as text; it identifies this value, not the files.
         storage_identifier: the kind of changelog storage that wrote it.
         share_bytes: stored bytes of its files that count as its own, where others share them; `None`: all.
+        slices: a key group with as many changes in a change set has one for each slice of its keys' hashes.
     """
 
     handles_and_offsets: tuple[tuple[StreamStateHandle, int], ...]
@@ -127,6 +128,7 @@ class ChangelogStateHandle:
     state_handle_id: str = field(default_factory=lambda: str(uuid.uuid4()), compare=False)
     storage_identifier: str = STORAGE_IDENTIFIER
     share_bytes: int | None = None
+    slices: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "handles_and_offsets", tuple(self.handles_and_offsets))
@@ -196,6 +198,7 @@ class ChangelogStateHandle:
             "files": [handle.to_json() for handle in files],
             "entries": entries,
             **({} if self.share_bytes is None else {"share_bytes": self.share_bytes}),
+            **({} if self.slices == 1 else {"slices": self.slices}),
         }
 
     @classmethod
@@ -222,6 +225,7 @@ class ChangelogStateHandle:
             _checked_text(fields, "id", what),
             _checked_text(fields, "storage", what),
             _checked_int(fields, "share_bytes", what) if "share_bytes" in fields else None,
+            _checked_int(fields, "slices", what) if "slices" in fields else 1,
         )
 
 

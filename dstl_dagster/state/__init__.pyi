@@ -3,6 +3,7 @@ from dstl_dagster.state.changes import (
     EncodedChanges as EncodedChanges,
     check_changes as check_changes,
     encoded_pieces as encoded_pieces,
+    slice_count as slice_count,
 )
 from dstl_dagster.state.column_changes import ColumnChanges as ColumnChanges
 from dstl_dagster.state.equality import same_rows as same_rows

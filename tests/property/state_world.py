@@ -25,13 +25,14 @@ from dstl_dagster.checkpoint import (
     materialize,
 )
 from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.format.changelog_file import encoding
 from dstl_dagster.jobs import clone_job, drop_job, swap_job
 from dstl_dagster.keyed import KeyedState, diff_checkpoints, key_history, write_rows
 from dstl_dagster.keyed.documents import entries
 from dstl_dagster.keyed.merge import merge
 from dstl_dagster.keyed.read import keyed_state
 from dstl_dagster.settings import CheckpointOptions
-from dstl_dagster.state import ColumnChanges, StateSchema
+from dstl_dagster.state import ColumnChanges, StateSchema, changes
 from dstl_dagster.storage import MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
@@ -363,6 +364,10 @@ def live(seed: int) -> str | None:
         tiny.setattr(entries, "_SMALL_ENTRY_BYTES", choose.choice([0, 512]))
         tiny.setattr(entries, "_MOST_LISTS", choose.choice([1, 2, 16]))
         tiny.setattr(keyed_state, "_SPLIT_BYTES", choose.choice([200, 1000, 1 << 20]))
+        if seed % 3 == 0:  # a slice of a few rows has as many bytes beside them
+            tiny.setattr(changes, "_SLICE_BYTES", 120)
+            tiny.setattr(encoding, "FRAME_BYTES", 200)
+            tiny.setattr(f"{__name__}.MOST_BYTES", 4 * MOST_BYTES)
         try:
             World(choose).live()
         except Exception as error:

@@ -64,7 +64,13 @@ class OpenedFile:
         if stored_bytes is not None and source.size_bytes() != stored_bytes:
             raise FormatError(f"the file has {source.size_bytes()} bytes, not {stored_bytes}")
         footer = self.footer if len(self._sources) == 1 else None  # a copy may be another file
-        reader = ChangelogFileReader(source, footer_required=stored_bytes is not None, known=footer)
+        reader = ChangelogFileReader(
+            source,
+            footer_required=stored_bytes is not None,
+            known=footer,
+            sought=self.wanted.sought,
+            slices=self.wanted.slices,
+        )
         if isinstance(source, StoredFile):
             begin_remote(source, reader, [offset for offset, _ in self.wanted.sets], self.wanted.key_groups)
         self._reader = reader

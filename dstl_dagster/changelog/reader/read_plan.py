@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from dstl_dagster.format.changelog_file.change_set_parts import SoughtKeys
 from dstl_dagster.format.handles import ChangelogStateHandle, StreamStateHandle
 from dstl_dagster.format.key_groups import KeyGroupRange
 
@@ -42,11 +43,13 @@ class HandleRead:
     Attributes:
         key_groups: with metadata, all that is needed of it, ascending; `None`: everything.
         views: changes may point into the bytes that were fetched.
+        sought: changes that cannot be of these keys may be left out; `None`: all are needed.
     """
 
     handle: ChangelogStateHandle
     key_groups: tuple[KeyGroupRange, ...] | None = None
     views: bool = False
+    sought: SoughtKeys | None = None
 
 
 class SetUse(NamedTuple):
@@ -63,11 +66,15 @@ class FileRead:
     Attributes:
         sets: the change sets by their offsets, ascending, and the users of each.
         key_groups: that any of them needs; `None`: all.
+        sought: the keys that all of them look for; `None`: everything is needed.
+        slices: of each key group, in all of them.
     """
 
     stream: StreamStateHandle
     sets: tuple[tuple[int, tuple[SetUse, ...]], ...]
     key_groups: tuple[KeyGroupRange, ...] | None
+    sought: SoughtKeys | None = None
+    slices: int = 1
 
 
 class Span(NamedTuple):
@@ -88,14 +95,14 @@ def files_of(reads: Sequence[HandleRead]) -> list[FileRead]:
     for number, read in enumerate(reads):
         for place, (stream, offset) in enumerate(read.handle.handles_and_offsets):
             uses.setdefault(stream, {}).setdefault(offset, []).append(SetUse(number, place))
-    return [
-        FileRead(
-            stream,
-            tuple((offset, tuple(sets[offset])) for offset in sorted(sets)),
-            _key_groups(reads[use.read] for each in sets.values() for use in each),
-        )
-        for stream, sets in uses.items()
-    ]
+    found = []
+    for stream, sets in uses.items():
+        by = [reads[use.read] for each in sets.values() for use in each]
+        alike = {(read.sought, read.handle.slices) for read in by}
+        sought, slices = alike.pop() if len(alike) == 1 else (None, 1)
+        in_order = tuple((offset, tuple(sets[offset])) for offset in sorted(sets))
+        found.append(FileRead(stream, in_order, _key_groups(by), sought, slices))
+    return found
 
 
 def _key_groups(reads: Iterable[HandleRead]) -> tuple[KeyGroupRange, ...] | None:

@@ -123,8 +123,11 @@ def _single_array(column: object, what: str) -> pa.Array:
     raise InvalidInputError(f"{what} is a {type(column).__name__}, not a pyarrow array")
 
 
-def cut_by_size(changes: pa.Array, piece_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut a column into pieces [start, stop): each ends with the change that brings it to `piece_bytes`.
+def cut_by_size(
+    key_groups: npt.NDArray[np.int32], changes: pa.Array, piece_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """Cut a column into pieces [start, stop): each ends with the change that brings it to `piece_bytes`, or
+    before the first change of that one's key group, if the piece has others.
 
     The threshold is checked after each piece, so that no batch, however large, is held back whole.
     """
@@ -136,5 +139,8 @@ def cut_by_size(changes: pa.Array, piece_bytes: int) -> Iterator[tuple[int, int]
         if bound_bytes <= int(offsets[-1]):
             # A bound of the offsets' own type: numpy would widen all of them for another.
             stop = max(start + 1, int(np.searchsorted(offsets, offsets.dtype.type(bound_bytes), side="left")))
+            if stop < len(changes):
+                others = np.flatnonzero(key_groups[start:stop] != key_groups[stop])
+                stop = start + int(others[-1]) + 1 if len(others) else stop
         yield start, stop
         start = stop

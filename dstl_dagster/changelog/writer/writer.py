@@ -143,7 +143,7 @@ class FsStateChangelogWriter:
         """
         self._check_usable()
         groups, changes = checked_columns(key_groups, values, self.key_group_range)
-        for start, stop in cut_by_size(changes, max(self._threshold_bytes, SMALLEST_PIECE_BYTES)):
+        for start, stop in cut_by_size(groups, changes, max(self._threshold_bytes, SMALLEST_PIECE_BYTES)):
             self._pending.add_columns(groups[start:stop], changes.slice(start, stop - start))
             if self._pending.size_bytes >= self._threshold_bytes:
                 self._persist_preemptively()

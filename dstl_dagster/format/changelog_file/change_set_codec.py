@@ -83,14 +83,18 @@ class ChangeSetLayout:
         """The positions in a body of each group's header, and of each change's first byte."""
         return _places(self.counts, self.lengths)
 
-    def group_bounds(self) -> Int64s:
-        """The position in a body of each group's header, and the body's end."""
-        return np.append(self.places[0], self.encoded_bytes)
+    def restricted_to(self, changes: npt.NDArray[np.bool_]) -> ChangeSetLayout:
+        """The layout of a body that has only these changes; `changes`: a flag for each."""
+        group_of_each = np.repeat(np.arange(len(self.counts)), self.counts)
+        counts = np.bincount(group_of_each[changes], minlength=len(self.counts))
+        return ChangeSetLayout(self.key_groups[counts > 0], counts[counts > 0], self.lengths[changes])
 
-    def restricted_to(self, groups: npt.NDArray[np.bool_]) -> ChangeSetLayout:
-        """The layout of a body that has only these groups; `groups`: a flag for each."""
-        rows = np.repeat(groups, self.counts)
-        return ChangeSetLayout(self.key_groups[groups], self.counts[groups], self.lengths[rows])
+    def write_group_headers(self, body: npt.NDArray[np.uint8]) -> None:
+        """Write the change set's header, and each group's, into a body that has the changes already."""
+        words = np.ndarray((len(body) - 3,), ">i4", body.data, strides=(1,))
+        group_at, _ = self.places
+        words[0] = len(self.counts)
+        words[group_at], words[group_at + 4] = self.counts, self.key_groups
 
 
 @dataclass(frozen=True)

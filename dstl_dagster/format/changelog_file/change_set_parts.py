@@ -1,4 +1,4 @@
-"""Which frames of a change set hold some key groups, and what of them is wanted. Pure.
+"""Which frames of a change set hold some key groups, or some keys of them, and what of them is wanted. Pure.
 
 Owns that choice. Does not own the table of frames (`footer`), or reading them (`reader`).
 """
@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dstl_dagster.format.changelog_file.change_set_codec import ChangeSetLayout
+from dstl_dagster.format.changelog_file.change_set_codec import LENGTH_BYTES, ChangeSetLayout
 from dstl_dagster.format.changelog_file.footer import Frames
 from dstl_dagster.format.changes import META_KEY_GROUP
 from dstl_dagster.format.key_groups import KeyGroupRange
@@ -26,21 +26,54 @@ _FEW_RANGES: Final = 4
 """Up to so many, comparing with each is as fast as a search."""
 
 
+def slices_of(hashes: npt.NDArray[np.int32], count: int) -> npt.NDArray[np.uint64]:
+    """The slice of its key group that each key is in, 0 to `count` - 1, by its hash."""
+    return (hashes.view(np.uint32).astype(np.uint64) * np.uint64(count)) >> np.uint64(32)
+
+
+@dataclass(frozen=True, eq=False)
+class SoughtKeys:
+    """The keys that a read looks for, in no order: the key group and the hash of each."""
+
+    key_groups: npt.NDArray[np.int32]
+    hashes: npt.NDArray[np.int32]
+
+    def changes_of(
+        self, layout: ChangeSetLayout, groups: npt.NDArray[np.bool_], slices: int
+    ) -> npt.NDArray[np.bool_]:
+        """For each change of these groups, whether it can hold one of the keys.
+
+        A group that has `slices` changes has a change for each slice; of another, each can hold any key.
+        """
+        found = np.repeat(groups, layout.counts)
+        if not (layout.key_groups[1:] > layout.key_groups[:-1]).all():
+            return found
+        sliced = groups & (layout.counts == slices) & (layout.key_groups != META_KEY_GROUP)
+        found[np.repeat(sliced, layout.counts)] = False
+        at = np.searchsorted(layout.key_groups, self.key_groups)
+        at[at == len(sliced)] = 0
+        here = sliced[at] & (layout.key_groups[at] == self.key_groups)
+        first = layout.counts.cumsum() - layout.counts
+        found[first[at[here]] + slices_of(self.hashes[here], slices).astype(np.int64)] = True
+        return found
+
+
 @dataclass(frozen=True)
 class ChangeSetPart:
-    """Some whole key groups of a change set, metadata included, and the frames that hold them.
+    """Some changes of a change set, metadata included, and the frames that hold them.
 
     Attributes:
-        layout: of a change set that has these key groups alone.
+        layout: of a change set that has these changes alone.
         frames: of the whole change set.
         runs: neighbouring frames to read, as [first, stop); ascending.
-        pieces: [start, end) in the whole change set of the bytes to keep; ascending.
+        pieces: [start, end) in the whole change set of the changes to keep, with their lengths, and where
+            they begin in one that has these alone; ascending.
     """
 
     layout: ChangeSetLayout
     frames: Frames
     runs: tuple[tuple[int, int], ...]
-    pieces: tuple[tuple[int, int], ...]
+    pieces: tuple[tuple[int, int, int], ...]
 
     def stored_ranges(self) -> Iterator[tuple[int, int]]:
         """Where each run is stored, as (start, length), counted from the beginning of the change set."""
@@ -51,15 +84,25 @@ class ChangeSetPart:
 
 
 def part_of(
-    layout: ChangeSetLayout, frames: Frames, key_groups: Sequence[KeyGroupRange]
+    layout: ChangeSetLayout,
+    frames: Frames,
+    key_groups: Sequence[KeyGroupRange],
+    sought: SoughtKeys | None = None,
+    slices: int = 1,
 ) -> ChangeSetPart | None:
     """How to read these key groups alone; `None` where that is most of the change set.
 
-    `layout` and `frames` must be of one change set, which has some of `key_groups`, or metadata.
+    `layout` and `frames` must be of one change set, which has some of `key_groups`, or metadata. `sought`: of
+    a key group with this number of `slices`, only those that can hold one of these keys; `None`: all.
     """
-    wanted = is_within(layout.key_groups, key_groups) | (layout.key_groups == META_KEY_GROUP)
-    bounds = layout.group_bounds()
-    starts, stops = bounds[:-1][wanted], bounds[1:][wanted]
+    groups = is_within(layout.key_groups, key_groups) | (layout.key_groups == META_KEY_GROUP)
+    every = np.repeat(groups, layout.counts)
+    wanted = every if sought is None else sought.changes_of(layout, groups, slices)
+    part = layout.restricted_to(wanted)
+    starts = layout.places[1][wanted] - LENGTH_BYTES
+    stops = starts + LENGTH_BYTES + part.lengths
+    if not len(starts):
+        return ChangeSetPart(part, frames, (), ())
     frame_ends = frames.sizes.cumsum()
     first = np.searchsorted(frame_ends, starts, side="right")
     last = np.searchsorted(frame_ends, stops - 1, side="right")
@@ -70,20 +113,20 @@ def part_of(
     held = np.flatnonzero(steps.cumsum()[:-1])
     if int(frames.sizes[held].sum()) > _MOST * layout.encoded_bytes:
         return None
-    return ChangeSetPart(
-        layout.restricted_to(wanted),
-        frames,
-        tuple(_runs(held, held + 1)),
-        tuple(_runs(starts, stops)),
+    breaks = np.append(True, starts[1:] != stops[:-1])
+    begins = (part.places[1] - LENGTH_BYTES)[breaks]
+    pieces = zip(
+        starts[breaks].tolist(), stops[np.append(breaks[1:], True)].tolist(), begins.tolist(), strict=True
     )
+    return ChangeSetPart(part, frames, tuple(_runs(held)), tuple(pieces))
 
 
-def _runs(starts: Int64s, stops: Int64s) -> Iterator[tuple[int, int]]:
-    """These ascending [start, stop), neighbours joined."""
-    breaks = np.flatnonzero(starts[1:] != stops[:-1])
-    firsts = starts[np.append(0, breaks + 1)]
-    lasts = stops[np.append(breaks, len(stops) - 1)]
-    yield from zip(firsts.tolist(), lasts.tolist(), strict=True)
+def _runs(numbers: Int64s) -> Iterator[tuple[int, int]]:
+    """These ascending numbers as [first, stop), neighbours joined."""
+    breaks = np.flatnonzero(numbers[1:] != numbers[:-1] + 1)
+    firsts = numbers[np.append(0, breaks + 1)]
+    stops = numbers[np.append(breaks, len(numbers) - 1)] + 1
+    yield from zip(firsts.tolist(), stops.tolist(), strict=True)
 
 
 def is_within(key_groups: npt.NDArray[np.int32], ranges: Sequence[KeyGroupRange]) -> npt.NDArray[np.bool_]:

@@ -29,7 +29,12 @@ from dstl_dagster.format.changelog_file.change_set_codec import (
     decode_change_set,
     walk_change_set,
 )
-from dstl_dagster.format.changelog_file.change_set_parts import ChangeSetPart, has_any, part_of
+from dstl_dagster.format.changelog_file.change_set_parts import (
+    ChangeSetPart,
+    SoughtKeys,
+    has_any,
+    part_of,
+)
 from dstl_dagster.format.changelog_file.compression import (
     Compression,
     decompressed,
@@ -99,10 +104,24 @@ class ChangelogFileReader:
     """
 
     def __init__(
-        self, ranges: RangeReader, *, footer_required: bool = False, known: ReadFooter | None = None
+        self,
+        ranges: RangeReader,
+        *,
+        footer_required: bool = False,
+        known: ReadFooter | None = None,
+        sought: SoughtKeys | None = None,
+        slices: int = 1,
     ) -> None:
-        """`known`: of the same file; what is missing in it is read, and put there."""
+        """Begin to read a file.
+
+        Args:
+            known: of the same file; what is missing in it is read, and put there.
+            sought: of change sets with this number of `slices`, others than those of these keys may be left
+                out; `None`: none is.
+        """
         self._ranges = ranges
+        self._sought = sought
+        self._slices = slices
         self._footer_required = footer_required
         self._known = known or ReadFooter()
         self._keeps_layouts = known is not None
@@ -288,7 +307,7 @@ class ChangelogFileReader:
         if layout is None or key_groups is None or frames is None:
             return None
         layout.check(entry.size)
-        return part_of(layout, frames, key_groups)
+        return part_of(layout, frames, key_groups, self._sought, self._slices)
 
     def _frames_of(self, entry: ChangeSetEntry) -> Frames | None:
         if self._known.frames is None:
@@ -312,10 +331,10 @@ class ChangelogFileReader:
         return [(end - length, length)]
 
     def _body_of_part(self, entry: ChangeSetEntry, part: ChangeSetPart) -> pa.Buffer:
-        """A change set that has the part's groups alone, each frame of it verified."""
+        """A change set that has the part's changes alone, each frame of it verified."""
         compression, frames = self._required_index.compression, part.frames
         ends = frames.sizes.cumsum()
-        kept = bytearray(len(part.layout.key_groups).to_bytes(4, "big"))
+        kept = np.empty(part.layout.encoded_bytes, np.uint8)
         pieces = deque(part.pieces)
         for (first, stop), (start, length) in zip(part.runs, part.stored_ranges(), strict=True):
             stored = _whole(self._range(entry.stored_offset + start, length), length)
@@ -323,8 +342,10 @@ class ChangelogFileReader:
             run = _verified_frames(compression, frames, first, stop, stored)
             octets = np.frombuffer(run, np.uint8)
             while pieces and pieces[0][1] <= run_end:
-                piece_start, piece_end = pieces.popleft()
-                kept += octets[piece_start - run_start : piece_end - run_start].data
+                piece_start, piece_end, at = pieces.popleft()
+                piece = octets[piece_start - run_start : piece_end - run_start]
+                kept[at : at + len(piece)] = piece
+        part.layout.write_group_headers(kept)
         return pa.py_buffer(kept)
 
     def _body(self, entry: ChangeSetEntry) -> tuple[pa.Buffer, int]:

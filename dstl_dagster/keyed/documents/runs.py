@@ -155,7 +155,7 @@ def encode_runs(runs: Iterable[Run]) -> dict[str, Any]:
                 [files.setdefault(stream, len(files)), offset]
                 for stream, offset in handle.handles_and_offsets
             ]
-            sizes = [handle.state_size, handle.checkpointed_size, handle.share_bytes]
+            sizes = [handle.state_size, handle.checkpointed_size, handle.share_bytes, handle.slices]
             other = [] if handle.storage_identifier == STORAGE_IDENTIFIER else [handle.storage_identifier]
             handles.append([handle.key_group_range.to_json(), sizes, entries, *other])
         flags = _FLAGS[run.merged, run.whole]
@@ -194,7 +194,7 @@ def _run(plain: Any, files: list[StreamStateHandle]) -> Run:
 
 
 def _handle(plain: Any, files: list[StreamStateHandle]) -> ChangelogStateHandle:
-    key_groups, (state_size, checkpointed_size, share_bytes), entries, *other = plain
+    key_groups, (state_size, checkpointed_size, share_bytes, slices), entries, *other = plain
     found = tuple((files[_index(file)], _index(offset)) for file, offset in entries)
     return ChangelogStateHandle(
         found,
@@ -207,6 +207,7 @@ def _handle(plain: Any, files: list[StreamStateHandle]) -> ChangelogStateHandle:
         ),
         str(other[0]) if other else STORAGE_IDENTIFIER,
         _size(share_bytes),
+        _index(slices),
     )
 
 

@@ -33,6 +33,7 @@ from dstl_dagster.state import (
     StateSchema,
     encoded_pieces,
     key_hashes,
+    slice_count,
 )
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt
@@ -203,19 +204,20 @@ def write_merge(
     written, options = [], state.at.options
     upserts = deletes = 0
     ranges = _ranges(part, due.key_groups)
+    sizes = sum(handle.state_size for handle in handles)
+    slices = slice_count(sizes, due.key_groups.number_of_key_groups)
     with (
         open_attempt_changelog(store, attempt, options) as storage,
         part.reading(cached=len(ranges) > 1) as reader,
     ):
         for count, each in enumerate(ranges, 1):
-            counted = _Counted(state.schema, folded(reader, part.at, each).runs(), whole=whole)
+            counted = _Counted(state.schema, folded(reader, part.at, each).runs(), slices, whole=whole)
             changes = iter(counted)
             first = next(changes, None)
             if first is not None:
                 changes = itertools.chain([first], changes)
-                written.append(
-                    into.write_range(storage, state.operator, state.schema, each, changes, options)
-                )
+                handle = into.write_range(storage, state.operator, state.schema, each, changes, options)
+                written.append(replace(handle, slices=slices))
             upserts, deletes = upserts + counted.upserts, deletes + counted.deletes
             if progress is not None:
                 progress(count, len(ranges))
@@ -253,8 +255,8 @@ class _Counted:
         upserts, deletes: so far.
     """
 
-    def __init__(self, schema: StateSchema, runs: Iterable[FoldedRun], *, whole: bool) -> None:
-        self._schema, self._runs, self._whole = schema, runs, whole
+    def __init__(self, schema: StateSchema, runs: Iterable[FoldedRun], slices: int, *, whole: bool) -> None:
+        self._schema, self._runs, self._slices, self._whole = schema, runs, slices, whole
         self.upserts = self.deletes = 0
 
     def __iter__(self) -> Iterator[EncodedChanges]:
@@ -267,4 +269,4 @@ class _Counted:
             if rows.num_rows:
                 hashes = key_hashes(rows, self._schema)
                 flags = flags if deleted else None
-                yield from encoded_pieces(self._schema, rows, kept.key_groups, flags, hashes)
+                yield from encoded_pieces(self._schema, rows, kept.key_groups, flags, hashes, self._slices)

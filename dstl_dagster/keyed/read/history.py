@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.read.keyed_state import KeyedState, Log, folded_logs
-from dstl_dagster.keyed.read.lookup import key_table, touched_ranges
+from dstl_dagster.keyed.read.lookup import KeysToFind, key_table
 from dstl_dagster.state import StateFold, expired_rows, python_rows
 from dstl_dagster.storage import ObjectStore
 
@@ -52,9 +52,8 @@ def key_history(
     entry = manifest.operators.get(operator)
     if state is None or entry is None:
         return []
-    wanted = key_table(state.schema, key)
-    key_groups = touched_ranges(wanted, state.schema)
-    logs = [Log(run.handles, key_groups, None) for run in entry.runs]
+    wanted = KeysToFind.of(key_table(state.schema, key), state.schema)
+    logs = [Log(run.handles, wanted.touched_ranges(), None) for run in entry.runs]
     with state.reading() as reader:
         # Each run is folded for itself: all of a key's changes are wanted.
         folds = folded_logs(reader, state.schema, logs, wanted)

@@ -22,10 +22,11 @@ from dstl_dagster.changelog import ChangelogReader, HandleRead, ReadCache
 from dstl_dagster.concurrency import passes_ahead, read_ahead
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl, ranges_of_tasks
+from dstl_dagster.format.changelog_file.change_set_parts import SoughtKeys
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.documents.reports import OperatorReport
 from dstl_dagster.keyed.documents.runs import within
-from dstl_dagster.keyed.read.lookup import Keys, keys_table, touched_ranges
+from dstl_dagster.keyed.read.lookup import Keys, KeysToFind, keys_table
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import (
     FoldedRun,
@@ -54,19 +55,20 @@ class Log(NamedTuple):
 
 
 def folded_logs(
-    reader: ChangelogReader, schema: StateSchema, logs: Sequence[Log], keys: pa.Table | None = None
+    reader: ChangelogReader, schema: StateSchema, logs: Sequence[Log], keys: KeysToFind | None = None
 ) -> list[StateFold]:
     """`folded` for several logs; all in memory on return.
 
     Opens a file once, and holds a handle that several logs have once. `keys`: only their rows; `None`: all.
     `schema`: must be able to hold rows of every schema in the logs.
     """
-    wanted = [_reads_of(log.handles, log.key_groups) for log in logs]
+    sought = None if keys is None else keys.sought
+    wanted = [_reads_of(log.handles, log.key_groups, sought) for log in logs]
     reads = list(dict.fromkeys(itertools.chain(*wanted)))
     batches = dict(zip(reads, reader.read_all(reads), strict=True))
     folds = []
     for log, log_reads in zip(logs, wanted, strict=True):
-        fold = StateFold(schema, log.key_groups, keys, log.ttl)
+        fold = StateFold(schema, log.key_groups, None if keys is None else keys.rows, log.ttl)
         for read in log_reads:
             fold.add(batches[read])
         folds.append(fold)
@@ -74,20 +76,22 @@ def folded_logs(
 
 
 def _reads_of(
-    handles: Iterable[ChangelogStateHandle], key_groups: Sequence[KeyGroupRange]
+    handles: Iterable[ChangelogStateHandle], key_groups: Sequence[KeyGroupRange], sought: SoughtKeys | None
 ) -> list[HandleRead]:
     """The needed parts of each handle for these key groups; nothing of those that do not meet them."""
-    return [read for handle in handles if (read := _read_of(handle, key_groups)) is not None]
+    return [read for handle in handles if (read := _read_of(handle, key_groups, sought)) is not None]
 
 
-def _read_of(handle: ChangelogStateHandle, key_groups: Sequence[KeyGroupRange]) -> HandleRead | None:
+def _read_of(
+    handle: ChangelogStateHandle, key_groups: Sequence[KeyGroupRange], sought: SoughtKeys | None
+) -> HandleRead | None:
     """The needed part of the handle for these; `None` if nothing is."""
     own = handle.key_group_range
     first, last = own.start_key_group, own.end_key_group
     if not any(each.start_key_group <= last and each.end_key_group >= first for each in key_groups):
         return None
     shared = tuple(both for each in key_groups if (both := own.intersection(each)).number_of_key_groups)
-    return HandleRead(handle, shared, views=True) if shared else None
+    return HandleRead(handle, shared, views=True, sought=sought) if shared else None
 
 
 def is_keyed(report: OperatorReport) -> bool:
@@ -302,7 +306,7 @@ class KeyedState:
         """
         return self._runs([key_groups or self.all_key_groups])
 
-    def _runs(self, ranges: Sequence[KeyGroupRange], keys: pa.Table | None = None) -> Iterator[FoldedRun]:
+    def _runs(self, ranges: Sequence[KeyGroupRange], keys: KeysToFind | None = None) -> Iterator[FoldedRun]:
         """The last changes in these key groups; with `keys` only of these."""
         wanted = _passes(self.ranges(), ranges)
         # A remote file that several passes need is fetched once; for a single one, only what it needs is.
@@ -313,7 +317,7 @@ class KeyedState:
                     yield from fold.runs()
 
     def _folded(
-        self, reader: ChangelogReader, ranges: Sequence[KeyGroupRange], keys: pa.Table | None
+        self, reader: ChangelogReader, ranges: Sequence[KeyGroupRange], keys: KeysToFind | None
     ) -> StateFold:
         (fold,) = folded_logs(reader, self.schema, [Log(self.handles, ranges, self.at.ttl)], keys)
         return fold
@@ -333,7 +337,8 @@ class KeyedState:
     def rows(self, keys: Keys) -> pa.Table:
         """The rows of these keys, each once, in no order that means anything; a key without a row has none.
 
-        Reads only their key groups, in memory as for `tables` and that of the rows found.
+        Reads only their key groups, of large ones only the slices that can hold them; in memory as for
+        `tables` and that of the rows found.
 
         Args:
             keys: a mapping for each, as for `row`; or a table that has the key columns, which are cast to
@@ -341,10 +346,9 @@ class KeyedState:
 
         Raises: InvalidInputError if they do not have this state's key columns, or a value does not fit.
         """
-        wanted = keys_table(self.schema, keys)
+        wanted = KeysToFind.of(keys_table(self.schema, keys), self.schema)
         names = self.schema.columns.names
-        touched = touched_ranges(wanted, self.schema)
-        tables = [run.alive().rows.select(names) for run in self._runs(touched, wanted)]
+        tables = [run.alive().rows.select(names) for run in self._runs(wanted.touched_ranges(), wanted)]
         return pa.concat_tables([self.schema.columns.empty_table(), *tables])
 
     @contextmanager

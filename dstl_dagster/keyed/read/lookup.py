@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from functools import reduce
@@ -24,7 +25,8 @@ import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.state import StateSchema, key_group_of
+from dstl_dagster.format.changelog_file.change_set_parts import SoughtKeys
+from dstl_dagster.state import StateSchema, group_of_hashes, key_group_of, key_hashes
 
 _MOST_KEYS = 1_000
 """Of which the key groups are computed; more keys fall into most key groups anyway."""
@@ -33,17 +35,26 @@ Keys: TypeAlias = pa.Table | Iterable[Mapping[str, Any]]
 """A table that has the key columns, or a mapping for each key."""
 
 
-def touched_ranges(keys: pa.Table, schema: StateSchema) -> tuple[KeyGroupRange, ...]:
-    """The key groups of these keys, ascending, neighbours joined; no other is read for them.
+@dataclass(frozen=True)
+class KeysToFind:
+    """Keys as of `keys_table`, and where their rows are."""
 
-    `keys`: as of `keys_table`.
-    """
-    touched = np.unique(key_group_of(keys, schema))
-    if not len(touched):
-        return ()
-    breaks = np.flatnonzero(np.diff(touched) > 1)
-    starts, ends = touched[np.append(0, breaks + 1)], touched[np.append(breaks, len(touched) - 1)]
-    return tuple(map(KeyGroupRange.of, starts.tolist(), ends.tolist()))
+    rows: pa.Table
+    sought: SoughtKeys
+
+    @classmethod
+    def of(cls, rows: pa.Table, schema: StateSchema) -> KeysToFind:
+        hashes = key_hashes(rows, schema)
+        return cls(rows, SoughtKeys(group_of_hashes(hashes, schema.max_parallelism), hashes))
+
+    def touched_ranges(self) -> tuple[KeyGroupRange, ...]:
+        """Their key groups, ascending, neighbours joined; no other is read for them."""
+        touched = np.unique(self.sought.key_groups)
+        if not len(touched):
+            return ()
+        breaks = np.flatnonzero(np.diff(touched) > 1)
+        starts, ends = touched[np.append(0, breaks + 1)], touched[np.append(breaks, len(touched) - 1)]
+        return tuple(map(KeyGroupRange.of, starts.tolist(), ends.tolist()))
 
 
 def keys_table(schema: StateSchema, keys: Keys) -> pa.Table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +35,7 @@ from dstl_dagster.state import (
     group_of_hashes,
     key_hashes,
     refuse_alike,
+    slice_count,
     time_column,
 )
 from dstl_dagster.state.changes import delete_flags
@@ -91,9 +93,13 @@ def _begin(
 ) -> MailboxFuture[SnapshotResult]:
     """Append everything and start the upload."""
     writer.append_meta(schema.to_bytes())
+    last = -1
     for each in changes:
         if each is not None and len(each.key_groups):
+            if each.key_groups[0].as_py() <= last:
+                writer.next_sequence_number()  # a change set never has slices of a key group twice
             writer.append_batch(each.key_groups, each.changes)
+            last = each.key_groups[-1].as_py()
     return writer.persist(writer.initial_sequence_number(), attempt.checkpoint_id)
 
 
@@ -160,7 +166,7 @@ def write_rows(
     deletes = 0 if flags is None else flags.true_count
     return OperatorReport(
         operator=operator,
-        handles=tuple(handles),
+        handles=tuple(replace(handle, slices=given.slices) for handle in handles),
         key_columns=schema.key_columns,
         max_parallelism=schema.max_parallelism,
         schema=schema.arrow_message,
@@ -177,6 +183,7 @@ class _Rows:
 
     Attributes:
         newest: of the times that move the TTL's watermark.
+        slices: of each key group.
     """
 
     def __init__(
@@ -197,6 +204,7 @@ class _Rows:
             self._counts += np.bincount(groups, minlength=schema.max_parallelism)
             self.newest.add(part, None if flags is None else flags.slice(start, stop - start))
             self._hashes = hashes if self._pieces == 1 else None
+        self.slices = slice_count(rows.nbytes, int(np.count_nonzero(self._counts)))
 
     def count(self, key_groups: KeyGroupRange) -> int:
         """Rows in these key groups."""
@@ -228,6 +236,7 @@ class _Rows:
             self._groups[chosen],
             None if self._flags is None else self._flags.take(pa.array(chosen)),
             hashes=None if self._hashes is None else self._hashes[chosen],
+            slices=self.slices,
         )
 
 

@@ -11,7 +11,7 @@ attempt in its name and is in no report; clean-up finds it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -97,7 +97,7 @@ class WriteStateTask:
                 open_attempt_changelog(store, self.attempt, self.options) as storage,
             ):
                 handle = write_range(storage, self.attempt, self.operator, self.schema, key_groups, changes)
-            written = {"handle": handle.to_json()}
+            written = {"handle": replace(handle, slices=encoder.slices or 1).to_json()}
         return {
             **written,
             "upserts": encoder.upserts,

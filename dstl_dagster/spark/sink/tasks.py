@@ -131,7 +131,8 @@ def _write_state(
         handle = write_range(storage, plan.attempt, sink.operator, schema, every_group, changes())
     # Which key groups occurred is known only now: a reader skips files that have none of its own.
     (found,) = np.nonzero(present)
-    handle = replace(handle, key_group_range=KeyGroupRange.of(int(found[0]), int(found[-1])))
+    own = KeyGroupRange.of(int(found[0]), int(found[-1]))
+    handle = replace(handle, key_group_range=own, slices=encoder.slices or 1)
     return {
         "handle": handle.to_json(),
         "upserts": encoder.upserts,

@@ -185,7 +185,7 @@ def test_a_plan_holds_each_frame_once() -> None:
     assert part is not None
     assert part.runs == ((0, 4),)
     assert part.layout.key_groups.tolist() == [-1, 4, 9]
-    assert part.pieces == ((4, 24), (56, 400))
+    assert part.pieces == ((12, 24, 12), (64, 88, 32), (96, 400, 64))
     assert list(part.stored_ranges()) == [(0, 40)]
     assert part_of(layout, frames, [KeyGroupRange.of(4, 12)]) is None
 

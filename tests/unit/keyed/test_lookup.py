@@ -10,7 +10,7 @@ import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import KeyedState
-from dstl_dagster.keyed.read.lookup import touched_ranges
+from dstl_dagster.keyed.read.lookup import KeysToFind
 from dstl_dagster.keyed.write.writer import write_rows
 from dstl_dagster.state import StateSchema, key_group_of
 from dstl_dagster.storage import MemoryObjectStore
@@ -134,7 +134,8 @@ def test_key_groups_that_are_read() -> None:
     groups = key_group_of(pa.table({"id": ids}), SCHEMA)
     for touched in ([5], [3, 9], [0, 1, 50, 51, 52, 127]):
         keys = pa.table({"id": ids[np.isin(groups, touched)]})
-        found = [group for each in touched_ranges(keys, SCHEMA) for group in each]
+        found = [group for each in KeysToFind.of(keys, SCHEMA).touched_ranges() for group in each]
         assert found == touched
-    assert len(touched_ranges(pa.table({"id": ids[np.isin(groups, [0, 1, 50])]}), SCHEMA)) == 2
-    assert touched_ranges(pa.table({"id": pa.array([], pa.int64())}), SCHEMA) == ()
+    together = pa.table({"id": ids[np.isin(groups, [0, 1, 50])]})
+    assert len(KeysToFind.of(together, SCHEMA).touched_ranges()) == 2
+    assert KeysToFind.of(pa.table({"id": pa.array([], pa.int64())}), SCHEMA).touched_ranges() == ()
