@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from dstl_dagster import build_maintenance
 from dstl_dagster.orchestration.inject.repeated_run import _way_out
+from tests.dagster.conftest import Daemon, Days
 from tests.dagster.shown import failed_partitions, materialized_partitions
-
-if TYPE_CHECKING:
-    from tests.dagster.conftest import Daemon, Days
 
 pytestmark = pytest.mark.dagster
 
 FIRST, SECOND, THIRD = "2024-01-01", "2024-01-02", "2024-01-03"
+
+
+@pytest.fixture
+def on_disk(days: Days, tmp_path: Path) -> Iterator[Days]:
+    """On the databases of `dagster dev`: one for each run, and each counts its events from 1."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        yield replace(days, instance=instance)
 
 
 def _fails(*_: Any) -> None:
@@ -82,12 +90,14 @@ def test_a_held_day_that_failed_is_green_after_another_run(days: Days) -> None:
     assert materialized_partitions(days, "state") == {FIRST}
 
 
-def test_a_mark_of_a_restore_has_an_end_and_is_settled(days: Days, daemon: Daemon) -> None:
+def test_a_mark_of_a_restore_has_an_end_and_is_settled(on_disk: Days) -> None:
     """It says of which days it is, ends when it begins, and succeeds once all of them ran again."""
+    days, daemon = on_disk, Daemon(on_disk)
     for day in (FIRST, SECOND, THIRD):
         assert days.run(day).success
     days.coordinator().restore(1)
     daemon.tick()
+    assert daemon.tick() == "slot 10: nothing new"
     (mark,) = marks(days)
     about = "run again after the restore to checkpoint 1: 2024-01-02, 2024-01-03"
     assert (mark.status, mark.tags["dstl/mark"]) == (dg.DagsterRunStatus.FAILURE, about)

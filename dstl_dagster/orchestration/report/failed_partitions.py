@@ -113,7 +113,7 @@ def planned_before(
 def settle_marks(instance: dg.DagsterInstance, assets: JobAssets) -> None:
     """End the marks whose partitions have all been materialized since."""
     for run, planned in _failing(instance, assets):
-        if _MARKED in run.tags and all(_are_newer(instance, *each) for each in planned.items()):
+        if _MARKED in run.tags and all(_are_newer(instance, run, *each) for each in planned.items()):
             _settle(instance, run)
 
 
@@ -129,16 +129,16 @@ def _end_others(instance: dg.DagsterInstance, assets: JobAssets, mark: Mark) -> 
 
 def _failing(
     instance: dg.DagsterInstance, assets: JobAssets
-) -> list[tuple[dg.DagsterRun, dict[dg.AssetKey, dict[str, int]]]]:
-    """The marks that have not ended, each with when it planned its partitions, by asset."""
+) -> list[tuple[dg.DagsterRun, dict[dg.AssetKey, set[str]]]]:
+    """The marks that have not ended, each with the partitions that it planned, by asset."""
     ours = dg.RunsFilter(job_name=_name(assets), statuses=[dg.DagsterRunStatus.FAILURE])
     found = []
     for run in instance.get_runs(ours):
-        planned: dict[dg.AssetKey, dict[str, int]] = {}
+        planned: dict[dg.AssetKey, set[str]] = {}
         for record in instance.get_records_for_run(run.run_id, of_type=_PLANNED).records:
             event = record.event_log_entry.dagster_event
             if event is not None and event.asset_key is not None and event.partition is not None:
-                planned.setdefault(event.asset_key, {})[event.partition] = record.storage_id
+                planned.setdefault(event.asset_key, set()).add(event.partition)
         found.append((run, planned))
     return found
 
@@ -149,11 +149,21 @@ def _settle(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
     instance.add_run_tags(run.run_id, {TAG_MARK: f"{_SETTLED}{said}"})
 
 
-def _are_newer(instance: dg.DagsterInstance, key: dg.AssetKey, planned: Mapping[str, int]) -> bool:
-    """Whether each partition was materialized after it was planned."""
-    event_type = dg.DagsterEventType.ASSET_MATERIALIZATION
-    newest = instance.get_latest_storage_id_by_partition(key, event_type, set(planned))
-    return all(newest.get(partition, 0) > storage_id for partition, storage_id in planned.items())
+def _are_newer(
+    instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetKey, partitions: set[str]
+) -> bool:
+    """Whether each partition was materialized after the mark planned it.
+
+    By the events of the asset: of those of a run SQLite has a database, and ids, of its own.
+    """
+    wanted = dg.EventRecordsFilter(_PLANNED, asset_key=key, asset_partitions=[*partitions])
+    newest = instance.get_latest_storage_id_by_partition(
+        key, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions
+    )
+    return all(
+        record.run_id != run.run_id or newest.get(str(record.partition_key), 0) > record.storage_id
+        for record in instance.event_log_storage.get_event_records(wanted)
+    )
 
 
 def _name(assets: JobAssets) -> str:
