@@ -237,7 +237,7 @@ def test_the_cursor_is_readable(days: Days, daemon: Daemon) -> None:
     days.code.make_outside(days.uri, "2024-01-01", until="completed")
     daemon.tick()
     cursor = json.loads(daemon.cursor or "")
-    assert {"slot", "decision"} <= cursor.keys() <= {"slot", "decision", "timeline", "shown"}
+    assert {"slot", "decision"} <= cursor.keys() <= {"slot", "decision", "shown"}
     assert cursor["slot"] == 2
 
 

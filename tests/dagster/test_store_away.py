@@ -25,6 +25,7 @@ from dstl_dagster.pipes import open_batch
 from dstl_dagster.storage import open_store
 from tests.dagster import days as days_code
 from tests.dagster.conftest import Daemon, Days
+from tests.dagster.shown import failed_partitions
 
 pytestmark = [
     pytest.mark.dagster,
@@ -410,6 +411,24 @@ def test_a_sensor_that_saw_only_an_attempt_follows_the_run_that_began_anew(store
     daemon.days = other
     daemon.tick()
     assert daemon.tick() == "slot 3: nothing new"
+
+
+def test_a_sensor_follows_a_run_that_started_over_in_an_older_backup(stored: Days, tmp_path: Path) -> None:
+    """The timeline has the name of before, and ended before the sensor's cursor; undone days are failed."""
+    assert stored.run("2024-01-01").success
+    shutil.copytree(tmp_path / "store", tmp_path / "backup")
+    assert stored.run("2024-01-02").success
+    daemon = Daemon(stored)
+    daemon.tick()
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "backup").rename(tmp_path / "store")
+    with pytest.raises(ConflictError, match="as in an older backup"):
+        daemon.tick()
+    stored.run("2024-01-01", tags=START_OVER)
+    daemon.tick()
+    assert daemon.tick() == "slot 3: nothing new"
+    assert stored.shown_checkpoints() == ["chk-00000001"]
+    assert failed_partitions(stored, "state") == {"2024-01-02"}
 
 
 def test_maintenance_is_refused_as_well(stored: Days, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ class _Asking:
         self.cursor, reached = start, start
         completed: Completed | None = None
         for record in self.coordinator.timeline.records(start.slot):
-            reached = reached.after(record, self.coordinator)
+            reached = reached.after(record)
             match record:
                 case Completed():
                     completed = record

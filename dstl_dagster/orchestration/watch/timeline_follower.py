@@ -106,20 +106,19 @@ class TimelineFollower:
         if found.away is not None and not start_over:
             raise ConflictError(f"{found.away}{_BY_CURSOR}", kind=ErrorKind.TIMELINE_REPLACED)
         self._shows_other = found.difference is not None
-        timeline = self.coordinator.timeline.names.timeline
         if cursor is None or start_over:
             cursor = self._before_last_report() or CheckpointCursor()
         elif slot and not known:
-            if not found.known or cursor.timeline in ("", timeline):
+            if not found.known:
                 what = "it has nothing" if there is None else f"it has another {there.kind!r} record"
                 difference = f"{what} in slot {slot}, up to which this sensor followed it"
                 raise ConflictError(
                     f"{found.sentence(difference)}{_BY_CURSOR}", kind=ErrorKind.TIMELINE_REPLACED
                 )
-            cursor = CheckpointCursor()  # a run has started the job over
+            cursor = CheckpointCursor()  # what was shown since is here: a run has started the job over
         elif cursor.shown and not found.known:
             cursor = CheckpointCursor()  # the page was wiped
-        return replace(cursor, timeline=timeline, shown=found.known)
+        return replace(cursor, shown=found.known)
 
     def follow(self, start: CheckpointCursor) -> Tick:
         """Everything that happened after `start`, up to where a tick stops. Writes nothing."""
@@ -136,7 +135,7 @@ class TimelineFollower:
                 known[record.checkpoint_id] = record
             if record.slot > view.slot or not self._take(record, tick, view, known):
                 return tick
-            tick.cursor = tick.cursor.after(record, self.coordinator)
+            tick.cursor = tick.cursor.after(record)
         tick.at_end = True
         if self._shows_other:
             tick.restorable_changed = True
@@ -227,30 +226,23 @@ class CheckpointCursor:
 
     Attributes:
         decision: the id of the record in `slot`; reveals a timeline that was replaced.
-        timeline: the id of the timeline; empty where a person set the cursor.
         shown: this instance has shown the job; if it does no more, its page was wiped.
         start_over: a person says that the store is right, though it is not the one that was followed.
     """
 
     slot: int = 0
     decision: uuid.UUID | None = None
-    timeline: str = ""
     shown: bool = False
     start_over: bool = False
 
-    def after(self, record: TimelineRecord, coordinator: CheckpointCoordinator) -> CheckpointCursor:
-        """The cursor after this record, the next one of the coordinator's timeline.
-
-        The timeline's id is unknown before the first record of a job.
-        """
-        timeline = coordinator.timeline.names.timeline
-        return replace(self, slot=record.slot, decision=record.decision_id, timeline=timeline)
+    def after(self, record: TimelineRecord) -> CheckpointCursor:
+        """The cursor after this record, which must be the next one."""
+        return replace(self, slot=record.slot, decision=record.decision_id)
 
     def to_text(self) -> str:
         """One line of JSON, without what is not set."""
         fields = {
             "slot": self.slot,
-            "timeline": self.timeline or None,
             "shown": self.shown or None,
             "start_over": self.start_over or None,
             "decision": None if self.decision is None else str(self.decision),
@@ -272,7 +264,6 @@ class CheckpointCursor:
             return cls(
                 slot,
                 None if decision is None else uuid.UUID(decision),
-                str(fields.get("timeline", "")),
                 fields.get("shown") is True,
                 start_over,
             )

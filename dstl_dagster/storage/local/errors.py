@@ -17,6 +17,7 @@ from dstl_dagster.errors import DstlError, ErrorKind, UnavailableError
 # The last two: a symbolic link or a socket, where a file was to be opened.
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO}
 _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -45,7 +46,8 @@ def refused(error: OSError) -> UnavailableError:
             f"{_cause(error)}: grant this user the rights to the store's folder, or mount it for writing",
             kind=ErrorKind.NO_PERMISSION,
         )
-    return UnavailableError(f"{_cause(error)}: free space or grant the rights, then repeat the call")
+    advice = "free space there" if error.errno in _FULL else "look at that disk"
+    return UnavailableError(f"{_cause(error)}: {advice}")
 
 
 def _cause(error: OSError) -> str:
