@@ -35,6 +35,8 @@ from dstl_dagster.keyed import (
 from dstl_dagster.settings import StateTtlConfig, parse_names
 from dstl_dagster.state import (
     PROCESSING_TIME_TYPE,
+    GroupedRows,
+    Piece,
     Rule,
     StateSchema,
     as_spelled,
@@ -127,16 +129,19 @@ def _replacing(
         else pa.nulls(table.num_rows, field.type)
         for field in schema.columns
     ]
-    groups = key_group_of(table, schema)
-    order = np.argsort(groups.astype(np.uint16), kind="stable")
-    new = taken(pa.table(columns, schema=schema.columns), order)
+    pieces = GroupedRows(pa.table(columns, schema=schema.columns), schema).pieces()
     every = KeyGroupRange.of(0, schema.max_parallelism - 1)
-    found = [*replacements(schema, state, every, [Grouped(new, groups[order])], scope, what)]
+    found = [*replacements(schema, state, every, map(_in_order, pieces), scope, what)]
     # A tombstone has its key alone.
     changed = pa.concat_tables(
         [schema.columns.empty_table(), *(each.rows for each in found)], promote_options="default"
     )
     return changed, pa.chunked_array([each.deleted for each in found], pa.bool_())
+
+
+def _in_order(piece: Piece) -> Grouped:
+    order = np.argsort(piece.groups, kind="stable")
+    return Grouped(taken(piece.rows, order), piece.groups[order].astype(np.int32))
 
 
 def merge_frame(
@@ -232,6 +237,14 @@ class FrameMerge(NamedTuple):
         if not new.num_rows and batch.schema(self.operator) is not None:  # it may have no columns either
             none = schema.columns.empty_table()
             return _written(batch, self.operator, schema, none, None, self.config, self.ttl)
+        parts = [self._merged(piece.rows) for piece in GroupedRows(new, schema).pieces()]
+        merged = pa.concat_tables([rows for rows, _ in parts])
+        flags = pa.chunked_array([chunk for _, each in parts for chunk in each.chunks], pa.bool_())
+        return _written(batch, self.operator, schema, merged, flags, self.config, self.ttl)
+
+    def _merged(self, new: pa.Table) -> tuple[pa.Table, pa.ChunkedArray]:
+        """What these rows change: rows to write, and which of them are tombstones."""
+        batch, schema = self.batch, self.schema
         found = _beside_state(batch, self.operator, schema, self.ttl, new)
         values = evaluated_rules(self.rules, found.old, new, found.in_state, batch.time_us)
         deleted = np.zeros(new.num_rows, np.bool_)
@@ -246,8 +259,7 @@ class FrameMerge(NamedTuple):
         ]
         merged = pa.table(columns, schema=schema.columns)
         changed = pa.array(changed_rows(found.old, merged, found.in_state, deleted))
-        flags = pa.chunked_array([pa.array(deleted)]).filter(changed)
-        return _written(batch, self.operator, schema, merged.filter(changed), flags, self.config, self.ttl)
+        return merged.filter(changed), pa.chunked_array([pa.array(deleted)]).filter(changed)
 
     def _new(self, rows: Any) -> pa.Table:
         return _new_rows(rows, self.schema, self.batch.schema(self.operator), self.what)

@@ -6,13 +6,11 @@ Does not own which rows these are, or the checkpoint that they end up in (`check
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from dstl_dagster.changelog import (
@@ -28,12 +26,10 @@ from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import (
     PROCESSING_TIME_TYPE,
     EncodedChanges,
+    GroupedRows,
     NewestTime,
     StateSchema,
-    cut,
     encoded_pieces,
-    group_of_hashes,
-    key_hashes,
     refuse_alike,
     slice_count,
     time_column,
@@ -45,12 +41,6 @@ from dstl_dagster.upload import local_changelog_directory
 
 if TYPE_CHECKING:
     from dstl_dagster.keyed.write.shared_files import SharedFiles
-
-
-_HELD_ROW_BYTES = 64
-"""For each row of a piece while it is written, beside the row: its hash, its place, and copies."""
-
-_LOOKED_AT_ROWS = 1 << 18
 
 
 def open_attempt_changelog(
@@ -147,97 +137,44 @@ def write_rows(
     if not case_sensitive:
         refuse_alike([*schema.columns.names, *rows.column_names], f"state of operator {operator!r}")
     flags = None if deleted is None else delete_flags(deleted, rows.num_rows)
-    given = _Rows(rows, flags, schema, ttl)
+    grouped, newest = GroupedRows(rows, schema), NewestTime(time_column(schema, ttl))
+    slices = slice_count(rows.nbytes, grouped.group_count)
+
+    def changes(key_groups: KeyGroupRange) -> Iterator[EncodedChanges]:
+        for piece in grouped.pieces(key_groups):
+            deletes = None if flags is None else flags.take(pa.array(piece.places))
+            newest.add(piece.rows, deletes)
+            timed = _with_time(piece.rows, schema, ttl)
+            yield from encoded_pieces(schema, timed, piece.groups, deletes, piece.hashes, slices)
+
     options = options or JobOptions()
     handles = []
     with open_attempt_changelog(store, attempt, options) as storage, ExitStack() as writers:
         persisted = []
         for key_groups in ranges_of_tasks(partitions, schema.max_parallelism):
-            if not given.count(key_groups):
+            if not grouped.count(key_groups):
                 continue
-            changes = given.changes(key_groups)
             if shared is not None:
-                handles.append(shared.write_range(storage, operator, schema, key_groups, changes, options))
+                handles.append(
+                    shared.write_range(storage, operator, schema, key_groups, changes(key_groups), options)
+                )
                 continue
             writer = writers.enter_context(storage.create_writer(operator, key_groups))
             # Awaited only after all have started: each is encoded while the previous one is uploaded.
-            persisted.append(_begin(writer, attempt, schema, changes))
+            persisted.append(_begin(writer, attempt, schema, changes(key_groups)))
         handles += map(_handle_of, persisted)
     deletes = 0 if flags is None else flags.true_count
     return OperatorReport(
         operator=operator,
-        handles=tuple(replace(handle, slices=given.slices) for handle in handles),
+        handles=tuple(replace(handle, slices=slices) for handle in handles),
         key_columns=schema.key_columns,
         max_parallelism=schema.max_parallelism,
         schema=schema.arrow_message,
         column_ids=schema.column_ids,
         upserts=rows.num_rows - deletes,
         deletes=deletes,
-        ttl=None if ttl is None else ttl.at(given.newest.us),
+        ttl=None if ttl is None else ttl.at(newest.us),
     )
-
-
-class _Rows:
-    """The rows of a call, and the changes that they are, a piece at a time. Beside the rows it holds the key
-    group of each.
-
-    Attributes:
-        newest: of the times that move the TTL's watermark.
-        slices: of each key group.
-    """
-
-    def __init__(
-        self, rows: pa.Table, flags: pa.BooleanArray | None, schema: StateSchema, ttl: StateTtl | None
-    ) -> None:
-        self.newest = NewestTime(time_column(schema, ttl))
-        self._rows, self._flags, self._schema, self._ttl = rows, flags, schema, ttl
-        self._groups = np.zeros(rows.num_rows, np.min_scalar_type(schema.max_parallelism - 1))
-        self._counts = np.zeros(schema.max_parallelism, np.int64)
-        self._hashes = None
-        bounds = cut(rows, _HELD_ROW_BYTES)
-        self._pieces = len(bounds)
-        for start, stop in bounds:
-            part = rows.slice(start, stop - start)
-            hashes = key_hashes(part, schema)
-            groups = group_of_hashes(hashes, schema.max_parallelism)
-            self._groups[start:stop] = groups
-            self._counts += np.bincount(groups, minlength=schema.max_parallelism)
-            self.newest.add(part, None if flags is None else flags.slice(start, stop - start))
-            self._hashes = hashes if self._pieces == 1 else None
-        self.slices = slice_count(rows.nbytes, int(np.count_nonzero(self._counts)))
-
-    def count(self, key_groups: KeyGroupRange) -> int:
-        """Rows in these key groups."""
-        return int(self._counts[key_groups.start_key_group : key_groups.end_key_group + 1].sum())
-
-    def changes(self, key_groups: KeyGroupRange) -> Iterator[EncodedChanges]:
-        """The changes in these key groups, which are whole in each piece: a key that occurs twice is in one.
-
-        Raises: InvalidInputError, as `encode_changes`.
-        """
-        first, number = key_groups.start_key_group, key_groups.number_of_key_groups
-        count = math.ceil(self._pieces * number / self._schema.max_parallelism)
-        for each in ranges_of_tasks(min(count, number), number):
-            yield from self._changes(first + each.start_key_group, first + each.end_key_group)
-
-    def _changes(self, first: int, last: int) -> Iterator[EncodedChanges]:
-        tables, places, start = [], [], 0
-        for batch in self._rows.to_batches(max_chunksize=_LOOKED_AT_ROWS):
-            groups = self._groups[start : start + batch.num_rows]
-            found = np.flatnonzero((first <= groups) & (groups <= last))
-            tables.append(batch if len(found) == len(groups) else batch.take(pa.array(found)))
-            places.append(found + start)
-            start += batch.num_rows
-        chosen = np.concatenate(places)
-        rows = pa.Table.from_batches(tables)
-        yield from encoded_pieces(
-            self._schema,
-            _with_time(rows, self._schema, self._ttl),
-            self._groups[chosen],
-            None if self._flags is None else self._flags.take(pa.array(chosen)),
-            hashes=None if self._hashes is None else self._hashes[chosen],
-            slices=self.slices,
-        )
 
 
 def _with_time(rows: pa.Table, schema: StateSchema, ttl: StateTtl | None) -> pa.Table:

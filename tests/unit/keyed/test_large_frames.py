@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import tracemalloc
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +15,10 @@ import pytest
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.jobs import frames
 from dstl_dagster.keyed import diff_checkpoints, export_checkpoint, write_rows
 from dstl_dagster.keyed.merge.merge import merge_of_all
-from dstl_dagster.state import StateSchema, pieces
+from dstl_dagster.state import StateSchema, evaluated_rules, pieces
 from dstl_dagster.storage import LocalObjectStore
 
 if TYPE_CHECKING:
@@ -96,8 +97,8 @@ def test_writing_holds_a_byte_for_each_row_and_a_piece(
     keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As numpy counts it, with what the store holds. An order and hashes of all rows make 25 bytes a row."""
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 20)
-    rows = numbered(0, 1_000_000)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 19)
+    rows = numbered(0, 300_000)
     schema = StateSchema.of(rows.schema, ["id"], 128)
     attempt = keyed.coordinator.trigger()
     tracemalloc.start()
@@ -107,6 +108,39 @@ def test_writing_holds_a_byte_for_each_row_and_a_piece(
     assert peak < 12 * rows.num_rows
     state = keyed.state(keyed.complete(attempt, report), "op")
     assert sum(table.num_rows for table in state.tables()) == rows.num_rows
+
+
+def test_a_merge_and_a_replacement_hold_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whole key groups: a key that comes twice is found, also where one of its rows changes nothing."""
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 10_000)
+    uri, held = tmp_path.as_uri(), []
+
+    def evaluated(*arguments: Any) -> Any:
+        held.append(arguments[2].num_rows)
+        return evaluated_rules(*arguments)
+
+    monkeypatch.setattr(frames, "evaluated_rules", evaluated)
+
+    def apply(key: str, rows: pa.Table, **how: Any) -> dict[int, int]:
+        with dstl.open_batch(uri, "job", idempotency_key=key) as batch:
+            write = batch.merge_state if "update" in how else batch.write_state
+            write(rows, operator="op", keys=["id"], **how)
+        found = dstl.read_state(uri, "job", "op").to_arrow()
+        return dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+    add = {"schema": "id INT, value TINYINT", "update": {"value": "coalesce(old.value, 0) + new.value"}}
+    merged = apply("1", numbered(0, 1_000), **add)
+    assert merged == dict.fromkeys(range(1_000), 1)
+    merged = apply("2", numbered(500, 1_500), **add)
+    assert merged == {number: 1 + (500 <= number < 1_000) for number in range(1_500)}
+    assert len(held) > 10
+    assert max(held) < 200
+    replaced = apply("3", numbered(900, 2_000), replace=True)
+    assert replaced == dict.fromkeys(range(900, 2_000), 1)
+    twice = pa.concat_tables([numbered(0, 1_000), numbered(0, 1)])
+    for how in (add, {"replace": True}):
+        with pytest.raises(InvalidInputError, match="key \\(id=0\\) occurs 2 times"):
+            apply("4", twice, **how)
 
 
 def walk(folder: Path, rows: int, text_bytes: int, schema: str = "tail BIGINT, note STRING") -> None:
@@ -224,7 +258,7 @@ def walk_of_many(folder: Path, first: int, stop: int) -> None:
     ("first", "stop"),
     [
         (-100, 3_000),
-        # 11 GiB of memory and 25 of disk, not in memory: half an hour of CPU time.
+        # 11 GiB of memory and 30 of disk: a quarter of an hour of CPU time.
         pytest.param(-100, 2**31, marks=[pytest.mark.soak, pytest.mark.timeout(14_400)]),
     ],
 )
