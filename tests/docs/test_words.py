@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+import click
 import pytest
 
+from dstl_dagster.cli import main
 from tests.docs.pages import ROOT
 
 DOCS = ROOT / "docs"
@@ -73,3 +75,26 @@ def test_the_terms_of_the_pages_are_in_the_glossary() -> None:
     text = " ".join(" ".join((DOCS / page).read_text(encoding="utf-8").split()) for page in pages).lower()
     used = {term for term in {*TERMS, *explained} if re.search(rf"\b{term}", text)}
     assert used == explained
+
+
+def unknown_in(command: str) -> list[str]:
+    """What the command line does not know of it: a command, or an option."""
+    found: click.Command = main
+    words = command.partition(" -- ")[0].split()
+    while words and isinstance(found, click.Group):
+        group, name = found, words.pop(0)
+        if name not in group.commands:
+            return [name]
+        found = group.commands[name]
+    options = {name for each in found.params for name in (*each.opts, *each.secondary_opts)}
+    given = [word.split("=")[0].rstrip(",.") for word in words if word.startswith("--")]
+    return [each for each in given if each not in options]
+
+
+def test_commands_of_the_sentences_exist() -> None:
+    """Those in code blocks run; here are the others, with their options."""
+    text = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
+    commands = re.findall(r"`dstl ([a-z][^`\n]*)`", text)
+    assert len(commands) > 30
+    assert unknown_in("checkpoints gc --no-such") == ["--no-such"]
+    assert [each for each in commands if unknown_in(each)] == []
