@@ -79,13 +79,15 @@ def test_the_terms_of_the_pages_are_in_the_glossary() -> None:
 
 def unknown_in(command: str) -> list[str]:
     """What the command line does not know of it: a command, or an option."""
+    context = click.Context(main)
     found: click.Command = main
     words = command.partition(" -- ")[0].split()
     while words and isinstance(found, click.Group):
-        group, name = found, words.pop(0)
-        if name not in group.commands:
+        name = words.pop(0)
+        inner = found.get_command(context, name)
+        if inner is None:
             return [name]
-        found = group.commands[name]
+        found = inner
     options = {name for each in found.params for name in (*each.opts, *each.secondary_opts)}
     given = [word.split("=")[0].rstrip(",.") for word in words if word.startswith("--")]
     return [each for each in given if each not in options]
