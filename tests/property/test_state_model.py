@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 from dstl_dagster.checkpoint import Manifest
@@ -19,6 +20,7 @@ from dstl_dagster.keyed.documents import runs as runs_module
 from dstl_dagster.keyed.documents.entries import Listed
 from dstl_dagster.keyed.merge import merge
 from dstl_dagster.keyed.merge.policy import MergePolicy
+from dstl_dagster.keyed.read.lookup import KeysToFind
 from dstl_dagster.timeline.decisions import attempts
 from tests.property.state_world import live
 
@@ -59,6 +61,15 @@ def a_tombstone_is_dropped_early(broken: pytest.MonkeyPatch) -> None:
 def the_older_of_two_keys_wins(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(
         OperatorEntry, "handles", property(lambda self: [h for r in self.runs[::-1] for h in r.handles])
+    )
+
+
+def a_deleted_key_is_looked_for_below(broken: pytest.MonkeyPatch) -> None:
+    original = KeysToFind.without
+    broken.setattr(
+        KeysToFind,
+        "without",
+        lambda self, found: original(self, found.filter(pc.invert(found.column(-1)))),
     )
 
 
@@ -117,6 +128,7 @@ MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
     a_merge_lies_below,
     a_tombstone_is_dropped_early,
     the_older_of_two_keys_wins,
+    a_deleted_key_is_looked_for_below,
     a_merge_takes_every_key_group,
     clean_up_forgets_lists,
     clean_up_forgets_what_is_listed,

@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 
 from dstl_dagster.changelog import ChangelogReader, HandleRead, ReadCache
@@ -337,8 +338,8 @@ class KeyedState:
     def rows(self, keys: Keys) -> pa.Table:
         """The rows of these keys, each once, in no order that means anything; a key without a row has none.
 
-        Reads only their key groups, of large ones only the slices that can hold them; in memory as for
-        `tables` and that of the rows found.
+        Reads only their key groups, of large ones only the slices that can hold them, and the oldest run of
+        a large state only for keys that no other has; in memory as for `tables` and that of the rows found.
 
         Args:
             keys: a mapping for each, as for `row`; or a table that has the key columns, which are cast to
@@ -348,8 +349,31 @@ class KeyedState:
         """
         wanted = KeysToFind.of(keys_table(self.schema, keys), self.schema)
         names = self.schema.columns.names
-        tables = [run.alive().rows.select(names) for run in self._runs(wanted.touched_ranges(), wanted)]
-        return pa.concat_tables([self.schema.columns.empty_table(), *tables])
+        tables = [self.schema.columns.empty_table()]
+        for part in self._newest_first():
+            runs = list(part._runs(wanted.touched_ranges(), wanted)) if wanted.rows.num_rows else []
+            tables += [run.alive().rows.select(names) for run in runs]
+            for run in runs:
+                wanted = wanted.without(run.rows)
+        return pa.concat_tables(tables)
+
+    def _newest_first(self) -> list[KeyedState]:
+        """All of it; or in two parts, if most is the oldest run of each key group and does not fit in memory.
+
+        A key that the first part has, even as a tombstone, need not be looked for in the second.
+        """
+        begun = np.zeros(self.schema.max_parallelism, np.bool_)
+        newer: list[ChangelogStateHandle] = []
+        oldest: list[ChangelogStateHandle] = []
+        for handle in self.handles:
+            own = slice(handle.key_group_range.start_key_group, handle.key_group_range.end_key_group + 1)
+            (newer if begun[own].any() else oldest).append(handle)
+            begun[own] = True
+        sizes = [sum(handle.state_size for handle in part) for part in (newer, oldest)]
+        if not newer or sizes[1] < max(sizes[0], _SPLIT_BYTES):
+            return [self]
+        parts = [replace(self.at, handles=tuple(part)) for part in (newer, oldest)]
+        return [replace(self, at=part, cache=self._cache) for part in parts]
 
     @contextmanager
     def reading(self, *, cached: bool = False) -> Iterator[ChangelogReader]:

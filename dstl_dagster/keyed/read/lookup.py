@@ -27,6 +27,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.format.changelog_file.change_set_parts import SoughtKeys
 from dstl_dagster.state import StateSchema, group_of_hashes, key_group_of, key_hashes
+from dstl_dagster.state.keys import occurring
 
 _MOST_KEYS = 1_000
 """Of which the key groups are computed; more keys fall into most key groups anyway."""
@@ -46,6 +47,12 @@ class KeysToFind:
     def of(cls, rows: pa.Table, schema: StateSchema) -> KeysToFind:
         hashes = key_hashes(rows, schema)
         return cls(rows, SoughtKeys(group_of_hashes(hashes, schema.max_parallelism), hashes))
+
+    def without(self, found: pa.Table) -> KeysToFind:
+        """Those whose key is in none of these rows."""
+        left = ~occurring(self.rows, found, self.rows.column_names).to_numpy(zero_copy_only=False)
+        sought = SoughtKeys(self.sought.key_groups[left], self.sought.hashes[left])
+        return KeysToFind(self.rows.filter(pa.array(left)), sought)
 
     def touched_ranges(self) -> tuple[KeyGroupRange, ...]:
         """Their key groups, ascending, neighbours joined; no other is read for them."""

@@ -10,6 +10,7 @@ import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import KeyedState
+from dstl_dagster.keyed.read import keyed_state
 from dstl_dagster.keyed.read.lookup import KeysToFind
 from dstl_dagster.keyed.write.writer import write_rows
 from dstl_dagster.state import StateSchema, key_group_of
@@ -90,6 +91,22 @@ def test_many_keys_are_found_whatever_their_key_groups(state: KeyedState) -> Non
     assert everything.num_rows == COUNT
     whole = everything.filter(pa.array(np.isin(everything.column("id"), ids)))
     assert found.equals(whole.sort_by("id"))
+
+
+def test_the_oldest_run_is_read_for_keys_that_no_other_has(
+    state: KeyedState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a state that does not fit in memory."""
+    updated = pa.table({"id": np.arange(0, COUNT, 1000)})
+    _, store = counted(state)
+    assert KeyedState(store, state.at).rows(updated).num_rows == 100
+    at_once = store.bytes
+    monkeypatch.setattr(keyed_state, "_SPLIT_BYTES", 1 << 20)
+    asked, store = counted(state)
+    assert set(asked.rows(updated).column("value").to_pylist()) == {2}
+    assert store.bytes < at_once / 100
+    both = pa.table({"id": [0, 1, COUNT, 2000]})
+    assert sorted(asked.rows(both).column("value").to_pylist()) == [1, 2, 2]
 
 
 def test_keys_may_be_mappings_or_a_table_of_other_types(keyed: KeyedJob) -> None:
