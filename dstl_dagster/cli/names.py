@@ -30,7 +30,7 @@ from dstl_dagster.cli.output import Table, answer, say, show
 from dstl_dagster.cli.render import checkpoint_json, operators_json, operators_table, sources_table
 from dstl_dagster.cli.rows import keyed_operators, one_operator
 from dstl_dagster.errors import ErrorKind, NotFoundError
-from dstl_dagster.format import StateTtl
+from dstl_dagster.format import StateTtl, readable_duration
 from dstl_dagster.keyed import NameChange, Source
 from dstl_dagster.state import ColumnChanges, StateSchema
 from dstl_dagster.timeline import AsOf
@@ -224,7 +224,7 @@ def _show_columns(operator: str, schema: StateSchema, ttl: StateTtl | None, *, a
 
 def _ttl_in_words(ttl: StateTtl, schema: StateSchema) -> str:
     column = schema.columns.names[schema.ids.index(ttl.column)]
-    named = f"rows end {timedelta(microseconds=ttl.ttl_us or 0)} after {column}"
+    named = f"rows end {readable_duration(timedelta(microseconds=ttl.ttl_us or 0))} after {column}"
     clock = "the time of writing" if ttl.processing_time else "event time"
     if ttl.now_us is None:
         return f"{named} ({clock}); no row had a time yet"

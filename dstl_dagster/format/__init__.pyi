@@ -31,6 +31,7 @@ from dstl_dagster.format.readable import (
     names_in_words as names_in_words,
     nearest as nearest,
     readable_bytes as readable_bytes,
+    readable_duration as readable_duration,
     unbroken as unbroken,
 )
 from dstl_dagster.format.sequence import SequenceNumber as SequenceNumber

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import timedelta
 
 _KIB = 1024
 _LONG_WORD = re.compile(r"[^\s/-]{25,}")
@@ -50,6 +51,16 @@ def measure(value: float) -> float:
 def mebibytes(count: int) -> float:
     """Bytes as MiB. One unit for small and large, because a plot has one axis."""
     return measure(count / _KIB**2)
+
+
+def readable_duration(time: timedelta) -> str:
+    """`1 min 19 s`, `1 d 12 h`: the two largest units that are not zero, in whole seconds."""
+    left, parts = max(0, round(time.total_seconds())), []
+    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, seconds)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
 
 
 def readable_bytes(count: int) -> str:

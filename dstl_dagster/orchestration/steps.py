@@ -338,8 +338,9 @@ def _damaged(coordinator: CheckpointCoordinator, found: Verification) -> dg.Fail
     shown = [f"* `{problem.object_name}` {problem.what}" for problem in found.problems[:_PROBLEMS_SHOWN]]
     return dg.Failure(
         description=(
-            f"checkpoint {found.checkpoint_id} of job {coordinator.job!r} is damaged: {len(found.problems)} "
-            f"problems. The first: {found.problems[0]}. Restore the objects from a backup, {way_out}"
+            f"checkpoint {found.checkpoint_id} of job {coordinator.job!r} is damaged, in "
+            f"{counted(len(found.problems), 'place')}. The first: {found.problems[0]}. Restore the objects "
+            f"from a backup, {way_out}"
         ),
         metadata={"problems": dg.MetadataValue.md("\n".join(shown))},
         allow_retries=False,

@@ -56,7 +56,7 @@ def test_a_job_in_order_passes(bound: bool, days: Days) -> None:
     before = days.objects()
     said = checked(days, bound=bound)
     assert all(passed for passed, _ in said.values()), said
-    assert said["manifest_readable"][1] == "checkpoint 1 can be restored"
+    assert said["manifest_readable"][1] == "checkpoint 1: its manifest, and those it needs, can be read"
     assert said["objects_present"][1].startswith("1 object, ")
     assert "0 objects, 0 B of at most 1 GiB" in said["orphan_bytes"][1]
     added = {name for name, generation in days.objects().items() if before.get(name) != generation}
@@ -140,7 +140,7 @@ def test_an_old_checkpoint_is_found(days: Days) -> None:
 
     passed, text = checked(days, clock=Later())["checkpoint_age"]
     assert not passed
-    assert text == "checkpoint 1 is 1 day, 13:00:00 old, at most 1 day, 12:00:00 is allowed"
+    assert text == "checkpoint 1 is 1 d 13 h old, at most 1 d 12 h is allowed"
 
 
 def test_a_store_that_is_away_is_no_finding(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:

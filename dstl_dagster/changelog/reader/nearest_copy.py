@@ -158,9 +158,10 @@ def begin_remote(
 
 def _placed(error: DstlError | OSError, place: str, offset: int) -> BaseException:
     if isinstance(error, FormatError):
+        is_named = place.removeprefix("file://") in error.message
+        what = error.message if is_named else f"changelog file {place}, offset {offset}: {error.message}"
         return FormatError(
-            f"changelog file {place}, offset {offset}: {error.message}. Restore another checkpoint, or "
-            "the file from a copy; it was left as it is",
+            f"{what}. Restore another checkpoint, or the file from a copy; it was left as it is",
             ErrorKind(error.kind),
         )
     if not isinstance(error, DstlError):

@@ -19,7 +19,7 @@ def checkpoint_details(checkpoint: Checkpoint, store_uri: str, prices: StoragePr
     """All of it."""
     manifest = checkpoint.entry.completed.manifest
     sources = _table(
-        ("source", "stands at", "by", "written last by", "operators"),
+        ("source", "stands at", "measured by", "written last by", "operators"),
         (
             (name, each.stands, str(each.measure), each.by, ", ".join(each.operators))
             for name, each in sorted(checkpoint.manifest.sources.items())

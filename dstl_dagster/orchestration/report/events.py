@@ -19,7 +19,15 @@ import pyarrow as pa
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import JobNames, breakable, counted, measure, mebibytes, readable_bytes
+from dstl_dagster.format import (
+    JobNames,
+    breakable,
+    counted,
+    measure,
+    mebibytes,
+    readable_bytes,
+    readable_duration,
+)
 from dstl_dagster.keyed import OperatorEntry, StateRows
 from dstl_dagster.orchestration.code_location import definition_of, maintenance_job
 from dstl_dagster.orchestration.keys import JobAssets
@@ -346,7 +354,7 @@ class Reporter:
         if self.view is not None and (kept := savepoints_of(self.view, number)):
             leaves = f"stays as {breakable(kept)}"
         elif options.min_age:
-            leaves += f", and not before {options.min_age} after the next"
+            leaves += f", and not before {readable_duration(options.min_age)} after the next"
         return f"{leaves}; that frees at most {readable_bytes(checkpoint.manifest.state_bytes)}"
 
     def _file_names(self, checkpoint: Checkpoint) -> dg.MetadataValue:

@@ -18,7 +18,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 )
 
 from dstl_dagster.clock import Clock
-from dstl_dagster.format import counted, measure
+from dstl_dagster.format import counted, measure, readable_duration
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import has_partition, is_held
 from dstl_dagster.orchestration.report.links import first_names, how_to_resolve
@@ -148,8 +148,8 @@ def of_age(view: TimelineView, clock: Clock, max_age: timedelta) -> Finding:
     if entry is None:
         return Finding(False, NONE_YET, warn=True)
     age = clock.now() - entry.completed.recorded_at
-    rounded = timedelta(seconds=round(age.total_seconds()))
-    text = f"checkpoint {entry.checkpoint_id} is {rounded} old, at most {max_age} is allowed"
+    allowed = readable_duration(max_age)
+    text = f"checkpoint {entry.checkpoint_id} is {readable_duration(age)} old, at most {allowed} is allowed"
     hours = measure(max(age.total_seconds(), 0.0) / 3600)
     return Finding(age <= max_age, text, warn=True, measures={"age hours": hours})
 

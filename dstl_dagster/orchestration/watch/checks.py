@@ -19,7 +19,7 @@ import dagster as dg
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, NotFoundError, UnavailableError
-from dstl_dagster.format import counted, measure, mebibytes, readable_bytes
+from dstl_dagster.format import counted, measure, mebibytes, readable_bytes, readable_duration
 from dstl_dagster.orchestration.code_location import assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
@@ -149,7 +149,8 @@ class _Look:
         operators = latest.manifest.operators
         depth = max((len(entry.runs) for entry in operators.values()), default=0)
         measures = {"operators": len(operators), "runs that a restore reads": depth}
-        return latest, Finding(True, f"checkpoint {latest.checkpoint_id} can be restored", measures=measures)
+        said = f"checkpoint {latest.checkpoint_id}: its manifest, and those it needs, can be read"
+        return latest, Finding(True, said, measures=measures)
 
     def find(self, name: str, limit: Any) -> Finding:
         """Of the check of this name."""
@@ -300,7 +301,7 @@ def _unchanged_days(look: _Look, latest: Checkpoint, most: float) -> Finding:
             break
     since = look.clock.now() - changed.entry.completed.recorded_at
     what = "changed something" if changed.manifest.changes else "is the oldest one, and changed nothing"
-    text = f"checkpoint {changed.checkpoint_id} {what}, {timedelta(seconds=round(since.total_seconds()))} ago"
+    text = f"checkpoint {changed.checkpoint_id} {what}, {readable_duration(since)} ago"
     return _limited("unchanged days", since / timedelta(days=1), most, text)
 
 
@@ -340,6 +341,7 @@ CHECKS: Final[Mapping[str, _Check]] = {
     findings.AGE: _Check(
         "The last checkpoint is at most {} old.",
         lambda look, most: findings.of_age(look.coordinator.timeline.tail(), look.clock, most),
+        words=readable_duration,
     ),
     "cost_budget": _Check("The last checkpoint cost at most {}.", _cost, True, _in_words),
     "row_drop": _Check(

@@ -212,7 +212,7 @@ class LocalReading:
             raise FormatError(
                 f"{path} is damaged, or was replaced by hand: it has {record.file.size} bytes with CRC-32C "
                 f"{record.crc32c:#010x}, where {lost[0].file.size} with {lost[0].crc32c:#010x} were written; "
-                "put the right bytes back, or remove the file"
+                "put the right bytes back"
             )
 
     # -- the walk

@@ -24,8 +24,8 @@ SCHEMA = StateSchema.of(pa.schema({"user": pa.string(), "seen_at": SEEN}), ["use
 @pytest.mark.parametrize(
     ("days", "said"),
     [
-        ([2], "rows end 14 days, 0:00:00 after seen_at (event time); now is 2026-01-02 00:00:00 UTC"),
-        ([None], "rows end 14 days, 0:00:00 after seen_at (event time); no row had a time yet"),
+        ([2], "rows end 14 d after seen_at (event time); now is 2026-01-02 00:00:00 UTC"),
+        ([None], "rows end 14 d after seen_at (event time); no row had a time yet"),
     ],
 )
 def test_the_columns_tell_which_of_them_ends_rows(tmp_path: Path, days: list[int | None], said: str) -> None:
