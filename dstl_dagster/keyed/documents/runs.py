@@ -155,7 +155,8 @@ def encode_runs(runs: Iterable[Run]) -> dict[str, Any]:
                 [files.setdefault(stream, len(files)), offset]
                 for stream, offset in handle.handles_and_offsets
             ]
-            sizes = [handle.state_size, handle.checkpointed_size, handle.share_bytes, handle.slices]
+            slices = [] if handle.slices == 1 else [handle.slices]
+            sizes = [handle.state_size, handle.checkpointed_size, handle.share_bytes, *slices]
             other = [] if handle.storage_identifier == STORAGE_IDENTIFIER else [handle.storage_identifier]
             handles.append([handle.key_group_range.to_json(), sizes, entries, *other])
         flags = _FLAGS[run.merged, run.whole]
@@ -194,7 +195,7 @@ def _run(plain: Any, files: list[StreamStateHandle]) -> Run:
 
 
 def _handle(plain: Any, files: list[StreamStateHandle]) -> ChangelogStateHandle:
-    key_groups, (state_size, checkpointed_size, share_bytes, slices), entries, *other = plain
+    key_groups, (state_size, checkpointed_size, share_bytes, *slices), entries, *other = plain
     found = tuple((files[_index(file)], _index(offset)) for file, offset in entries)
     return ChangelogStateHandle(
         found,
@@ -207,7 +208,7 @@ def _handle(plain: Any, files: list[StreamStateHandle]) -> ChangelogStateHandle:
         ),
         str(other[0]) if other else STORAGE_IDENTIFIER,
         _size(share_bytes),
-        _index(slices),
+        _index(slices[0]) if slices else 1,
     )
 
 
