@@ -41,10 +41,10 @@ _ARCHIVED_BESIDE = 5
 """The same beside a checkpoint: only partitions after all that are known to be held, as a rule none."""
 _SENTENCES = {
     "materialized, but in no checkpoint": "in no checkpoint, as after a restore, but shown as materialized, "
-    "so that a backfill of what is missing skips it: turn the checkpoint sensor on, or choose each by itself",
-    "partitions to run again": "in no checkpoint any more, and shown as failed: a backfill of what is failed "
-    "or missing runs it again",
-    "partitions that Dagster lacks": "in the state, but not shown as materialized: run it again, nothing is "
+    "which a backfill of what is missing skips: turn the checkpoint sensor on, or choose each by itself",
+    "partitions to run again": "in no checkpoint any more, and shown as failed: run again by a backfill of "
+    "what is failed or missing",
+    "partitions that Dagster lacks": "in the state, but not shown as materialized: run again, nothing is "
     "applied twice",
     "checkpoints to add": "restorable, but without a partition: turn the checkpoint sensor on",
     "checkpoints to take away": "not restorable any more, but with a partition: run clean-up, or turn the "

@@ -368,7 +368,10 @@ def check_free(names: FileNames, store: ObjectStore, earlier: Sequence[FileRepor
     if there is not None:
         taken.append(there.name)
     if names.is_one and name in taken:
-        raise ConflictError(f"{name} exists already: write to another name", kind=ErrorKind.FOREIGN_OBJECT)
+        way_out = "" if there is None else "move it away and run this again, or "
+        raise ConflictError(
+            f"{name} exists already: {way_out}write to another name", kind=ErrorKind.FOREIGN_OBJECT
+        )
     within_it = [] if names.is_one else [each for each in taken if each.startswith(f"{name}/")]
     if within_it:
         raise ConflictError(
