@@ -248,8 +248,8 @@ def test_the_check_says_of_a_restore_what_the_page_shows(
     assert (failed, so.in_state) == (ran[1:], ran[:1])
     assert passed is (gone == 0)
     said = {0: "", 1: f"{ran[-1]} is ", 3: f"{', '.join(ran[1:])} are "}[gone]
-    advice = "in no checkpoint any more, and shown as failed: a backfill of what is failed or missing runs"
-    assert text == (f"{said}{advice} it again" if gone else "Dagster's partitions are those of the timeline")
+    advice = "in no checkpoint any more, and shown as failed: launch a backfill of what is failed or missing"
+    assert text == (f"{said}{advice}" if gone else "Dagster's partitions are those of the timeline")
 
 
 def test_a_restore_by_the_command_is_seen_by_the_sensor(days: Days, daemon: Daemon) -> None:

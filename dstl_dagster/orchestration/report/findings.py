@@ -42,8 +42,8 @@ _ARCHIVED_BESIDE = 5
 _SENTENCES = {
     "materialized, but in no checkpoint": "in no checkpoint, as after a restore, but shown as materialized, "
     "which a backfill of what is missing skips: turn the checkpoint sensor on, or choose each by itself",
-    "partitions to run again": "in no checkpoint any more, and shown as failed: run again by a backfill of "
-    "what is failed or missing",
+    "partitions to run again": "in no checkpoint any more, and shown as failed: launch a backfill of what "
+    "is failed or missing",
     "partitions that Dagster lacks": "in the state, but not shown as materialized: run again, nothing is "
     "applied twice",
     "checkpoints to add": "restorable, but without a partition: turn the checkpoint sensor on",
