@@ -69,7 +69,7 @@ def a_deleted_key_is_looked_for_below(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(
         KeysToFind,
         "without",
-        lambda self, found: original(self, found.filter(pc.invert(found.column(-1)))),
+        lambda self, found: original(self, [rows.filter(pc.invert(rows.column(-1))) for rows in found]),
     )
 
 

@@ -349,13 +349,12 @@ class KeyedState:
         """
         wanted = KeysToFind.of(keys_table(self.schema, keys), self.schema)
         names = self.schema.columns.names
-        tables = [self.schema.columns.empty_table()]
+        found: list[FoldedRun] = []
         for part in self._newest_first():
-            runs = list(part._runs(wanted.touched_ranges(), wanted)) if wanted.rows.num_rows else []
-            tables += [run.alive().rows.select(names) for run in runs]
-            for run in runs:
-                wanted = wanted.without(run.rows)
-        return pa.concat_tables(tables)
+            left = wanted.without([run.rows for run in found])
+            found += part._runs(left.touched_ranges(), left) if left.rows.num_rows else []
+        tables = [run.alive().rows.select(names) for run in found]
+        return pa.concat_tables([self.schema.columns.empty_table(), *tables])
 
     def _newest_first(self) -> list[KeyedState]:
         """All of it; or in two parts, if most is the oldest run of each key group and does not fit in memory.

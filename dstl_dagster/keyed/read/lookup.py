@@ -48,9 +48,13 @@ class KeysToFind:
         hashes = key_hashes(rows, schema)
         return cls(rows, SoughtKeys(group_of_hashes(hashes, schema.max_parallelism), hashes))
 
-    def without(self, found: pa.Table) -> KeysToFind:
+    def without(self, found: Sequence[pa.Table]) -> KeysToFind:
         """Those whose key is in none of these rows."""
-        left = ~occurring(self.rows, found, self.rows.column_names).to_numpy(zero_copy_only=False)
+        names = self.rows.column_names
+        if not found:
+            return self
+        keys = pa.concat_tables([rows.select(names) for rows in found])
+        left = ~occurring(self.rows, keys, names).to_numpy(zero_copy_only=False)
         sought = SoughtKeys(self.sought.key_groups[left], self.sought.hashes[left])
         return KeysToFind(self.rows.filter(pa.array(left)), sought)
 
