@@ -127,7 +127,9 @@ def unflushed() -> Iterator[None]:
 
 
 def test_the_page_agrees_with_the_command_all_day_long(bad: ShownDay) -> None:
-    """Killed, cancelled, blocked, resolved, rolled back twice, on a dead host, with its cursor cleared."""
+    """Killed, cancelled, blocked, resolved, rolled back twice, on a dead host, its store away, its page
+    wiped, its cursor cleared.
+    """
     days = bad.days
     assert bad.day(1).success
     bad.answers_agree("a good day")
@@ -171,6 +173,17 @@ def test_the_page_agrees_with_the_command_all_day_long(bad: ShownDay) -> None:
     bad.command("restore", "6", "--yes")
     bad.follow()
     bad.answers_agree("a restore by the command")
+
+    home = Path(days.uri.removeprefix("file://"))
+    home.rename(home.with_name("aside"))
+    assert "is not the one that this Dagster instance knows" in days.failure(bad.day(6))[1]
+    home.with_name("aside").rename(home)
+    bad.follow()
+    bad.answers_agree("a store that was away, and is back")
+
+    days.instance.wipe_assets([days.code.JOB.checkpoints_key])
+    bad.follow()
+    bad.answers_agree("a wipe in the page")
 
     told = len(days.events("checkpoints")), len(days.events("files")), len(days.events("state"))
     bad.sensor.cursor = '{"slot": 0}'
