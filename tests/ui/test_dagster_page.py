@@ -90,6 +90,7 @@ def test_a_checkpoints_page(site: Site, browser_page: Page) -> None:
 def test_nothing_is_cut(site: Site, browser_page: Page, theme: str, assets: list[str]) -> None:
     """At 1,280 pixels, where Dagster's page gives a value 25 characters; a longer name would be noticed."""
     browser_page.set_viewport_size({"width": 1280, "height": 2000})
+    browser_page.goto(site.url)  # whose theme it is
     browser_page.evaluate(SET_THEME, theme)
     for asset in assets:
         browser_page.goto(site.asset(asset, "overview"))
