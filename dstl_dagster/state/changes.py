@@ -10,6 +10,7 @@ Nothing here loops over rows in Python: the cost is Arrow's, plus a constant for
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -122,6 +123,21 @@ def encoded_pieces(
     encoder.finish()
 
 
+def null_keys(
+    schema: StateSchema, rows: pa.Table | pa.RecordBatch, deleted: pa.Array | pa.ChunkedArray | None
+) -> int:
+    """How many of these rows have a null in a key column, or no such column, and are no tombstones."""
+    names = rows.schema.names
+    keys = [rows.column(each) if each in names else pa.nulls(rows.num_rows) for each in schema.key_columns]
+    with_nulls = [pc.is_null(column) for column in keys if column.null_count]
+    if not with_nulls:
+        return 0
+    found = functools.reduce(pc.or_, with_nulls)
+    if deleted is not None:
+        found = pc.and_not(found, pc.fill_null(deleted, False))
+    return pc.sum(found).as_py() or 0
+
+
 def decode_change(schema: StateSchema, change: pa.Buffer | bytes) -> pa.RecordBatch:
     """The rows of one change, columns as in `schema.wire`; no copy where `change` is a buffer at a multiple
     of 8 bytes, as Arrow wants its arrays. In a changelog file a change begins anywhere.
@@ -217,6 +233,10 @@ def _read_stream(schema: pa.Schema, changes: Sequence[pa.Buffer]) -> pa.Table:
 class ChangeEncoder:
     """Encodes a stream of record batches in chunks, for one writer. One thread.
 
+    Attributes:
+        slices: of each key group, once the first chunk is full.
+        null_keys: upserts taken so far whose key has a null.
+
     Buffers about `chunk_bytes` of rows, and the *keys* of all rows until the end: a key may occur only once
     per checkpoint, and may be repeated in a later chunk, so `finish` refuses repeated keys.
     """
@@ -232,6 +252,7 @@ class ChangeEncoder:
         self._waiting_bytes = 0
         self._keys: list[_Chunk] = []
         self._hashes: list[Hashes] = []
+        self.null_keys = 0
         self._deletes = 0
         self._rows = 0
 
@@ -261,6 +282,7 @@ class ChangeEncoder:
         keys = _Chunk(chunk.wire.select(list(self._schema.key_columns)), chunk.groups)
         self._keys.append(keys)
         self._hashes.append(key_hashes(keys.wire, self._schema) if hashes is None else hashes)
+        self.null_keys += null_keys(self._schema, rows, deleted)
         self._rows += rows.num_rows
         if deleted is not None:
             self._deletes += int(pc.sum(chunk.wire.column(-1)).as_py() or 0)

@@ -113,6 +113,8 @@ def test_a_checkpoint_is_checked_as_it_is_reported(days: Days) -> None:
         ("row_drop", 0.9, True, "checkpoint 2 has 1 rows"),
         ("delete_share", 0.5, False, "9 of 10 changes of checkpoint 2 are deletes"),
         ("delete_share", 0.9, True, "9 of 10 changes"),
+        ("null_keys", 0, False, "1 of 1 upserts of checkpoint 2 have a null in their key"),
+        ("null_keys", 1, True, "1 of 1 upserts"),
         ("unchanged_days", 1, False, "checkpoint 2 changed something, 3 d ago"),
         ("unchanged_days", 3, True, "checkpoint 2 changed something"),
     ],
@@ -122,7 +124,7 @@ def test_the_data_is_checked_by_manifests(
 ) -> None:
     """Rows that were lost, the share of deletes, and how long nothing has changed."""
     for deleted in (10 * [False], [False] + 9 * [True]):
-        rows = pa.table({"key": [str(each) for each in range(10)], "total": 10 * [1]})
+        rows = pa.table({"key": [None, *(str(each) for each in range(1, 10))], "total": 10 * [1]})
         coordinator = days.coordinator()
         attempt = coordinator.trigger()
         flags = pa.array(deleted)

@@ -92,6 +92,7 @@ OPERATOR = OperatorReport(
     SCHEMA.arrow_message,
     2,
     1,
+    1,
     column_ids=COLUMN_IDS,
     merges=(Merge(KeyGroupRange.of(2, 5), Run(1, 2, (), merged=True, upserts=5, deletes=1)),),
 )

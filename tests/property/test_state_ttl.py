@@ -297,9 +297,9 @@ def none_expire(rows: Any, schema: StateSchema, ttl: StateTtl | None) -> None:
 class TheExpiredLeftOut(merge_module._Counted):
     """The mistake: a merge drops a row that expired, and with it what hides the row below it."""
 
-    def __init__(self, schema: StateSchema, runs: Any, *, whole: bool) -> None:
+    def __init__(self, *of: Any, whole: bool) -> None:
         del whole
-        super().__init__(schema, runs, whole=True)
+        super().__init__(*of, whole=True)
 
 
 def any_may_follow(self: StateTtl, before: StateTtl | None) -> bool:

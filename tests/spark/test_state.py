@@ -60,9 +60,10 @@ def test_three_checkpoints_against_a_dictionary(job: Job) -> None:
             df, keys=["name", "number"], deleted="gone", partitions=writers, max_parallelism=16
         )
         report = done.manifest.operators["op"].report
-        assert (report.upserts, report.deletes) == (
+        assert (report.upserts, report.deletes, report.null_keys) == (
             sum(not change[-1] for change in changes),
             sum(change[-1] for change in changes),
+            sum(None in change[:2] and not change[-1] for change in changes),
         )
         assert len(report.handles) == writers
         at_checkpoint[done.checkpoint_id] = {(*key, *value) for key, value in model.items()}

@@ -39,6 +39,7 @@ class OperatorReport:
         max_parallelism: the number of key groups; frozen when the operator first writes.
         schema: the Arrow schema message of key and value columns, as `pyarrow.Schema.serialize` writes it.
         upserts, deletes: rows in the change; rows that a merge merely repeats are not counted.
+        null_keys: upserts whose key has a null in any of its columns.
         column_ids: of the columns in `schema`, once columns were dropped or renamed.
         merges: runs of the parent's state that the attempt wrote in the place of several; its own changes
             come after them.
@@ -52,6 +53,7 @@ class OperatorReport:
     schema: bytes = b""
     upserts: int = 0
     deletes: int = 0
+    null_keys: int = 0
     column_ids: ColumnIds = field(default_factory=ColumnIds)
     merges: tuple[Merge, ...] = ()
     ttl: StateTtl | None = None
@@ -81,7 +83,7 @@ class OperatorReport:
 
     def unchanged(self) -> OperatorReport:
         """The report of a later checkpoint that adds nothing."""
-        return replace(self, handles=(), upserts=0, deletes=0, merges=())
+        return replace(self, handles=(), upserts=0, deletes=0, null_keys=0, merges=())
 
     @property
     def is_waiting(self) -> bool:
@@ -108,6 +110,7 @@ class OperatorReport:
             "schema": base64.b64encode(self.schema).decode("ascii"),
             "upserts": self.upserts,
             "deletes": self.deletes,
+            "null_keys": self.null_keys,
             "column_ids": self.column_ids.to_json() if self.column_ids else None,
             "merges": [merge.to_json() for merge in self.merges],
             "ttl": None if self.ttl is None else self.ttl.to_json(),
@@ -126,6 +129,7 @@ class OperatorReport:
                 schema=base64.b64decode(fields["schema"], validate=True),
                 upserts=int(fields["upserts"]),
                 deletes=int(fields["deletes"]),
+                null_keys=int(fields["null_keys"]),
                 column_ids=ColumnIds.from_json(fields["column_ids"]) if fields["column_ids"] else ColumnIds(),
                 merges=tuple(Merge.from_json(each) for each in fields["merges"]),
                 ttl=None if fields["ttl"] is None else StateTtl.from_json(fields["ttl"]),

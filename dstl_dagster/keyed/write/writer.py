@@ -34,7 +34,7 @@ from dstl_dagster.state import (
     slice_count,
     time_column,
 )
-from dstl_dagster.state.changes import delete_flags
+from dstl_dagster.state.changes import delete_flags, null_keys
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt
 from dstl_dagster.upload import local_changelog_directory
@@ -173,6 +173,7 @@ def write_rows(
         column_ids=schema.column_ids,
         upserts=rows.num_rows - deletes,
         deletes=deletes,
+        null_keys=null_keys(schema, rows, flags),
         ttl=None if ttl is None else ttl.at(newest.us),
     )
 

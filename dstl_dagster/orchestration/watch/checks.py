@@ -58,7 +58,8 @@ def build_checkpoint_checks(
 
     Args:
         data: limits of checks of the data, by manifests alone: `row_drop`, the share of rows that the last
-            checkpoint may lose; `delete_share`, that of deletes among its changes; `unchanged_days`.
+            checkpoint may lose; `delete_share`, that of deletes among its changes; `null_keys`, the number
+            of its rows that have a null in a key column; `unchanged_days`.
         partitions_def: of the job's state and files, where the partition of a batch is its idempotency key,
             as it is unless the batch names another. Without it `partitions_match_timeline` compares the
             partitions of the checkpoints alone.
@@ -292,6 +293,13 @@ def _delete_share(_: _Look, latest: Checkpoint, most: float) -> Finding:
     return _limited("delete share", deletes / changes if changes else 0.0, most, text)
 
 
+def _null_keys(_: _Look, latest: Checkpoint, most: float) -> Finding:
+    found = sum(entry.report.null_keys for entry in latest.manifest.operators.values())
+    upserts = sum(entry.report.upserts for entry in latest.manifest.operators.values())
+    text = f"{found:,} of {upserts:,} upserts of checkpoint {latest.checkpoint_id} have a null in their key"
+    return _limited("null keys", found, most, text)
+
+
 def _unchanged_days(look: _Look, latest: Checkpoint, most: float) -> Finding:
     """Since the newest retained checkpoint that changed something; else since before the oldest."""
     changed = latest
@@ -312,6 +320,7 @@ def _limited(measured: str, found: float, most: float, text: str) -> Finding:
 _DATA: Final[Mapping[str, tuple[float, str]]] = {
     "row_drop": (1, "a share, 0 to 1"),
     "delete_share": (1, "a share, 0 to 1"),
+    "null_keys": (inf, "a number of rows"),
     "unchanged_days": (inf, "days"),
 }
 """The most that the limit of each check of the data may be, and its unit."""
@@ -350,6 +359,7 @@ CHECKS: Final[Mapping[str, _Check]] = {
     "delete_share": _Check(
         "At most {:.0%} of what the last checkpoint changed was deleted.", _delete_share, True
     ),
+    "null_keys": _Check("At most {:,.0f} rows of the last checkpoint have a null key.", _null_keys, True),
     "unchanged_days": _Check("Something has changed within {:g} days.", _unchanged_days, True),
 }
 """By name, in the order of Dagster's page; those with a limit only where there is one."""

@@ -157,7 +157,7 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     data: dict[str, Option] = Field(
         default_factory=dict,
-        description="Limits of checks of the data: `row_drop` and `delete_share` (shares), `unchanged_days`.",
+        description="Limits of data checks: `row_drop`, `delete_share`, `null_keys`, `unchanged_days`.",
         examples=[{"row_drop": 0.5, "unchanged_days": 3}],
     )
     orphan_budget: Option = Field(

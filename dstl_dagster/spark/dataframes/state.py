@@ -211,6 +211,7 @@ def _reported(
         column_ids=schema.column_ids,
         upserts=sum(outcome["upserts"] for outcome in found),
         deletes=sum(outcome["deletes"] for outcome in found),
+        null_keys=sum(outcome["null_keys"] for outcome in found),
         ttl=None if ttl is None else ttl.at(*(outcome["newest_us"] for outcome in found)),
     )
 

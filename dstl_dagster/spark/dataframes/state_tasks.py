@@ -102,6 +102,7 @@ class WriteStateTask:
             **written,
             "upserts": encoder.upserts,
             "deletes": encoder.deletes,
+            "null_keys": encoder.null_keys,
             "newest_us": newest.us,
             COST: meter.cost.to_json(),
         }

@@ -137,6 +137,7 @@ def _write_state(
         "handle": handle.to_json(),
         "upserts": encoder.upserts,
         "deletes": encoder.deletes,
+        "null_keys": encoder.null_keys,
         "newest_us": newest.us,
         "groups": base64.b64encode(np.packbits(present).tobytes()).decode("ascii"),
     }
