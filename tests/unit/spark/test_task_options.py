@@ -183,6 +183,7 @@ def small_changes(job: dict[str, str], server: GCSServer, more: dict[str, str]) 
         "changes": changes_to_json(EncodedChanges(pa.array([5], pa.int32()), pa.array([b"change"]))),
         "upserts": 1,
         "deletes": 0,
+        "null_keys": 0,
     }
     one_refusal(server, "*/changelog/*")
     return report_of(attempt, "op", state.schema, [handed_over], state.options, None)
