@@ -123,13 +123,9 @@ def encoded_pieces(
     encoder.finish()
 
 
-def null_keys(
-    schema: StateSchema, rows: pa.Table | pa.RecordBatch, deleted: pa.Array | pa.ChunkedArray | None
-) -> int:
-    """How many of these rows have a null in a key column, or no such column, and are no tombstones."""
-    names = rows.schema.names
-    keys = [rows.column(each) if each in names else pa.nulls(rows.num_rows) for each in schema.key_columns]
-    with_nulls = [pc.is_null(column) for column in keys if column.null_count]
+def null_keys(keys: pa.Table, deleted: pa.Array | pa.ChunkedArray | None) -> int:
+    """How many of these keys have a null in any column, without those of tombstones."""
+    with_nulls = [pc.is_null(column) for column in keys.columns if column.null_count]
     if not with_nulls:
         return 0
     found = functools.reduce(pc.or_, with_nulls)
@@ -233,12 +229,12 @@ def _read_stream(schema: pa.Schema, changes: Sequence[pa.Buffer]) -> pa.Table:
 class ChangeEncoder:
     """Encodes a stream of record batches in chunks, for one writer. One thread.
 
+    Buffers about `chunk_bytes` of rows, and the *keys* of all rows until the end: a key may occur only once
+    per checkpoint, and may be repeated in a later chunk, so `finish` refuses repeated keys.
+
     Attributes:
         slices: of each key group, once the first chunk is full.
         null_keys: upserts taken so far whose key has a null.
-
-    Buffers about `chunk_bytes` of rows, and the *keys* of all rows until the end: a key may occur only once
-    per checkpoint, and may be repeated in a later chunk, so `finish` refuses repeated keys.
     """
 
     def __init__(
@@ -246,13 +242,13 @@ class ChangeEncoder:
     ) -> None:
         """`slices`: of each key group; `None`: by the first chunk."""
         self.slices = slices
+        self.null_keys = 0
         self._schema = schema
         self._chunk_bytes = chunk_bytes
         self._waiting: list[_Chunk] = []
         self._waiting_bytes = 0
         self._keys: list[_Chunk] = []
         self._hashes: list[Hashes] = []
-        self.null_keys = 0
         self._deletes = 0
         self._rows = 0
 
@@ -282,7 +278,7 @@ class ChangeEncoder:
         keys = _Chunk(chunk.wire.select(list(self._schema.key_columns)), chunk.groups)
         self._keys.append(keys)
         self._hashes.append(key_hashes(keys.wire, self._schema) if hashes is None else hashes)
-        self.null_keys += null_keys(self._schema, rows, deleted)
+        self.null_keys += null_keys(keys.wire, deleted)
         self._rows += rows.num_rows
         if deleted is not None:
             self._deletes += int(pc.sum(chunk.wire.column(-1)).as_py() or 0)

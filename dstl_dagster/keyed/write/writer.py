@@ -173,7 +173,7 @@ def write_rows(
         column_ids=schema.column_ids,
         upserts=rows.num_rows - deletes,
         deletes=deletes,
-        null_keys=null_keys(schema, rows, flags),
+        null_keys=null_keys(rows.select(list(schema.key_columns)), flags),
         ttl=None if ttl is None else ttl.at(newest.us),
     )
 
