@@ -1,4 +1,4 @@
-"""Scenarios of the tests of Dagster's integrations, asked of `@checkpointed_asset`: docs/peers-tests.md."""
+"""Scenarios of the tests of Dagster's integrations, asked of `@checkpointed_asset`: tests/peers."""
 
 # No postponed annotations here: Dagster reads the types of an asset's arguments as objects.
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from dstl_dagster.cli import main
 
 ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "tests").rglob("*.md"))]
 NOT_RUN = re.compile(r"<!-- (?:not run|command): .+ -->\n$")
 
 

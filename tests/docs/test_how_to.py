@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.docs.pages import ROOT, blocks, chapters, run_page
+from tests.docs.pages import PAGES, ROOT, blocks, chapters, run_page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ RUN_BY = {
     "docs/operations/watch.md": ("tests/docs/test_operations.py", "python"),
     "docs/options.md": ("tests/docs/test_options_docs.py", "python console"),
     "docs/reading.md": ("tests/docs/test_reading_docs.py", "python"),
-    "docs/simulation.md": ("tests/docs/test_simulation_docs.py", "console"),
+    "tests/simulated/README.md": ("tests/docs/test_simulation_docs.py", "console"),
     "docs/tutorial.md": ("tests/docs/test_tutorial.py", "python console"),
     **{
         str(page.relative_to(ROOT)): (runner, languages)
@@ -73,8 +73,7 @@ def test_the_submitted_program_runs(spark: SparkSession) -> None:
 
 def test_every_block_is_run_or_says_why_not() -> None:
     """Python and commands; other languages are data or pictures."""
-    paths = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    pages = {str(path.relative_to(ROOT)): path for path in paths}
+    pages = {str(path.relative_to(ROOT)): path for path in PAGES}
     alone = [
         f"{name}: {text.splitlines()[0]}"
         for name, path in sorted(pages.items())
@@ -88,7 +87,7 @@ def test_every_block_is_run_or_says_why_not() -> None:
 
 def test_every_python_block_is_python() -> None:
     """Those too that a test runs in another form, or whose names are the reader's."""
-    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    for path in PAGES:
         for language, text, _ in blocks(path):
             if language in {"python", "py"}:
                 compile(text, str(path.relative_to(ROOT)), "exec", dont_inherit=True)

@@ -16,11 +16,11 @@ import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.spark import read_state
 from dstl_dagster.storage import open_store
+from tests.docs.pages import PAGES, ROOT
 
 if TYPE_CHECKING:
     from dstl_dagster.testing.gcs_server import GCSServer
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OP_PAGE = (ROOT / "docs" / "how-to" / "op-with-state.md").read_text(encoding="utf-8")
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-03")
@@ -173,8 +173,8 @@ def test_the_two_commands_stand_in_the_readme(name, ends_with):
 
 
 def test_links_lead_somewhere():
-    """Every relative link and picture of README.md and of docs/ is a file of the project."""
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    """Every relative link and picture of a page is a file of the project."""
+    for page in PAGES:
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
@@ -182,7 +182,7 @@ def test_links_lead_somewhere():
 
 def test_named_paths_exist():
     """Tests, benchmarks, examples and CI's commands, wherever a page names them."""
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for page in PAGES:
         if page.parent.name == "peers":
             continue  # it names theirs
         text = page.read_text(encoding="utf-8")

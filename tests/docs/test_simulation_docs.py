@@ -1,4 +1,4 @@
-"""The commands in docs/simulation.md run, and its lists are complete."""
+"""The commands in tests/simulated/README.md run, and its lists are complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulated.__main__ import main
 from tests.simulated.points import Harm
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "tests" / "simulated" / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ python -m tests\.simulated (.*)$", PAGE, re.MULTILINE)
 
 

@@ -13,10 +13,6 @@ from tests.docs.pages import ROOT
 DOCS = ROOT / "docs"
 LIMIT, OF_A_TASK, OF_A_CELL, OF_ALL = 1500, 600, 15, 28_000
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-QUOTED = {"upstream-tests.md", *(page for page in PAGES if page.startswith("peers/"))}
-"""Their cells hold names of tests, and sentences of errors."""
-
-
 TASKS = ("changelog/", "checkpoints/", "dagster/", "how-to/", "spark/", "storage/", "operations/watch")
 
 
@@ -35,12 +31,12 @@ def test_a_page_has_few_words(name: str) -> None:
 
 
 def test_all_pages_have_few_words() -> None:
-    """A new page replaces another. Decisions, and the tables of others' tests, are not read as pages are."""
-    read = [page for page in PAGES if page not in QUOTED and not page.startswith("decisions/")]
+    """A new page replaces another. Decisions are not read as pages are."""
+    read = [page for page in PAGES if not page.startswith("decisions/")]
     assert sum(map(words_of, read)) <= OF_ALL
 
 
-@pytest.mark.parametrize("name", sorted({*PAGES} - QUOTED))
+@pytest.mark.parametrize("name", PAGES)
 def test_a_cell_has_few_words(name: str) -> None:
     """A table is looked up, not read; the target of a link is no word."""
     text = re.sub(r"\]\([^)]*\)", "]", without_code((DOCS / name).read_text(encoding="utf-8")))
@@ -57,7 +53,7 @@ def test_the_glossary_is_sorted() -> None:
     assert words == sorted(words)
 
 
-FOR_MAINTAINERS = {"architecture.md", "format.md", "glossary.md", "simulation.md", *QUOTED}
+FOR_MAINTAINERS = {"architecture.md", "format.md", "glossary.md"}
 TERMS = (
     "abandoned", "attempt", "blocked", "chain", "changelog", "checkpoint", "component",
     "compose-commit", "fence", "fingerprint", "idempotency key", "job", "key group", "manifest",

@@ -1,1 +1,1 @@
-"""A simulated job whose every storage request can fail, and its oracle: see `docs/simulation.md`."""
+"""A simulated job whose every storage request can fail, and its oracle: see its `README.md`."""

@@ -1,4 +1,4 @@
-"""docs/upstream-tests.md names upstream's tests, and twins that exist: no row promises what is gone."""
+"""tests/peers/flink.md names upstream's tests, and twins that exist: no row promises what is gone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "upstream-tests.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "tests" / "peers" / "flink.md").read_text(encoding="utf-8")
 DEFAULT = "tests/unit/recoverable/test_upstream.py"
 ROWS = [
     tuple(cell.strip() for cell in line.strip("|").split(" | "))
