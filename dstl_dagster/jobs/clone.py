@@ -18,7 +18,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.keyed import Source
 from dstl_dagster.settings import Options
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline import AtLike, BatchKey, Completed, TimelineView
+from dstl_dagster.timeline import AtLike, Attempt, BatchKey, Completed, TimelineView
 
 Progress = Callable[[int, int], None]
 
@@ -52,8 +52,8 @@ def clone_job(
     """
     source = CheckpointReader(job, store, options)
     state = source.at(at)
-    clone = CheckpointCoordinator(new, to or store, options, owner=_owner(owner, state))
-    view = clone.timeline.tail()
+    clone = _taking_over(state, new, to or store, options, owner)
+    view = clone.timeline.seen()
     if view.highest_id == state.checkpoint_id and _is_done(clone, view):
         return clone.at()
     if view.highest_id:
@@ -88,7 +88,7 @@ def swap_job(
         raise InvalidInputError(f"job {job!r} cannot take its own place: name its clone")
     other = CheckpointReader(clone, store, options)
     state = other.at()
-    live = CheckpointCoordinator(job, store, options, owner=_owner(owner, state))
+    live = _taking_over(state, job, store, options, owner)
     last = live.at()
     if _is_done(live, live.timeline.seen()):
         return live.at()
@@ -98,9 +98,19 @@ def swap_job(
     return live.adopt(state, store, new, parent=last.checkpoint_id, progress=progress)
 
 
-def _owner(owner: str, state: Checkpoint) -> str:
-    """By which a repeat knows what it has done."""
-    return f"{owner}/{state.manifest.job}@{state.checkpoint_id}"
+def _taking_over(
+    state: Checkpoint, job: str, store: ObjectStore, options: Options | None, owner: str
+) -> CheckpointCoordinator:
+    """Of the job that gets this state. Ends an attempt that this owner began for another state.
+
+    By its owner a repeat knows what it has done: a job may be dropped, and another of its name get as far.
+    """
+    known = f"{owner}/{state.manifest.job}@{state.checkpoint_id}/{state.attempt}"
+    found = CheckpointCoordinator(job, store, options, owner=known)
+    opened = found.timeline.tail().open_attempt
+    if opened is not None and opened.owner.startswith(f"{owner}/") and opened.owner != known:
+        found.abort(Attempt(opened.checkpoint_id, opened.attempt, opened.parent, job), f"{known} begins")
+    return found
 
 
 def _is_done(to: CheckpointCoordinator, view: TimelineView) -> bool:
@@ -112,17 +122,18 @@ def _is_done(to: CheckpointCoordinator, view: TimelineView) -> bool:
     return True
 
 
-def _batches(reader: CheckpointReader, until: int) -> dict[BatchKey, None]:
-    """The batches that this checkpoint holds, in the order in which they were applied first."""
-    view = reader.timeline.tail()
-    return {
-        key: None
-        for record in reader.timeline.records()
-        if isinstance(record, Completed)
-        and record.checkpoint_id <= until
-        and not view.is_abandoned(record.checkpoint_id)
-        for key in record.batches
-    }
+def _batches(reader: CheckpointReader, checkpoint_id: int) -> dict[BatchKey, None]:
+    """The batches that this checkpoint holds, in the order in which they were applied first.
+
+    By its parents: a restore may have abandoned it, and its state has its batches nevertheless.
+    """
+    made = {each.checkpoint_id: each for each in reader.timeline.records() if isinstance(each, Completed)}
+    chain = []
+    at: int | None = checkpoint_id
+    while at is not None:
+        chain.append(made[at])
+        at = made[at].parent
+    return {key: None for completed in reversed(chain) for key in completed.batches}
 
 
 def _require_all(

@@ -125,6 +125,20 @@ def test_a_clone_holds_the_batches_of_its_checkpoint(store: MemoryObjectStore, l
     assert fixed.coordinator.plan_restore(0).batches == correction.batches
 
 
+def test_a_clone_of_what_a_restore_abandoned(store: MemoryObjectStore, live: Days) -> None:
+    """Holds the batches of that checkpoint, and none that came in their place: the state has them."""
+    live.coordinator.savepoint(4, "bad")
+    live.coordinator.restore(2)
+    live.run(5)
+    clone_job(store, "live", "bad", at="savepoint:bad", owner=OWNER)
+    live.coordinator.restore(0)
+    clone_job(store, "live", "last", owner=OWNER)
+    for job, days in (("bad", [1, 2, 3, 4]), ("last", [1, 2, 5])):
+        clone = Days(store, job)
+        held = [day for day in range(9) if clone.coordinator.applied(f"day-{day}") is not None]
+        assert held == days, clone.rows()
+
+
 def test_ids_that_a_clone_never_had(store: MemoryObjectStore, live: Days) -> None:
     """Are named so, and not as cleaned up."""
     clone_job(store, "live", "fixed", owner=OWNER)
@@ -237,6 +251,16 @@ def test_a_clone_that_is_killed_goes_on(store: MemoryObjectStore) -> None:
     assert left == {*fixed.coordinator.at().manifest.needs()}
 
 
+def test_a_clone_that_is_killed_goes_on_after_the_job_did(live: Days, store: MemoryObjectStore) -> None:
+    """With the job's last checkpoint then; another owner's is left alone."""
+    CheckpointCoordinator("fixed", store, owner=f"{OWNER}/live@4/0").trigger()  # and no more
+    live.run(5)
+    with pytest.raises(ConflictError, match="is being made by attempt"):
+        clone_job(store, "live", "fixed", owner="dstl-jobs-clone:m")
+    clone_job(store, "live", "fixed", owner=OWNER)
+    assert Days(store, "fixed").rows() == live.rows()
+
+
 def test_a_swap_is_one_checkpoint(store: MemoryObjectStore, live: Days) -> None:
     """With the clone's rows, positions and batches, and taken back by a restore."""
     clone_job(store, "live", "fixed", at=2, owner=OWNER)
@@ -255,6 +279,18 @@ def test_a_swap_is_one_checkpoint(store: MemoryObjectStore, live: Days) -> None:
     assert live.coordinator.applied("day-5") is None
     live.run(5)
     assert live.rows() == {**before, "N5": 1, "all": 501}
+
+
+def test_a_clone_of_the_same_name_is_swapped_too(store: MemoryObjectStore, live: Days) -> None:
+    """Also if it has the checkpoint id of the one that was swapped before: a second try to mend a day."""
+    for flights in (7, 9):
+        clone_job(store, "live", "fixed", at=3, owner=OWNER)
+        fixed = Days(store, "fixed")
+        fixed.run(4, 5, flights=flights)
+        made = swap_job(store, "live", "fixed", owner=OWNER)
+        assert live.rows() == fixed.rows()
+        assert swap_job(store, "live", "fixed", owner=OWNER).attempt == made.attempt
+        drop_job(store, "fixed", owner=OWNER, clock=VirtualClock())
 
 
 def test_a_swap_with_less_is_refused(store: MemoryObjectStore, live: Days) -> None:
