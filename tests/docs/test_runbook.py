@@ -268,7 +268,7 @@ def moved(world: World, monkeypatch: pytest.MonkeyPatch) -> Then:
 
 HARM: dict[str, Callable[[World, pytest.MonkeyPatch], Then]] = {
     "The bucket was emptied": emptied,
-    "Half a backup was put back": half_a_backup,
+    "Half a backup was restored": half_a_backup,
     "The wrong store is mounted": wrong_store,
     "A file is gone, or damaged": file_gone,
     "The disk is full": disk_full,
