@@ -58,7 +58,7 @@ TERMS = (
     "abandoned", "attempt", "blocked", "chain", "changelog", "checkpoint", "component",
     "compose-commit", "fence", "fingerprint", "idempotency key", "job", "key group", "manifest",
     "operator", "orphan", "position", "retract", "savepoint", "slot", "source",
-    "subsumed", "timeline", "upsert", "zombie",
+    "subsumed", "timeline", "upsert",
 )  # fmt: skip
 """What a reader cannot know from elsewhere, or knows as something else."""
 
