@@ -6,11 +6,10 @@ Owns that line, and the error that callers see. Does not own what is done about 
 from __future__ import annotations
 
 import errno
-import functools
 import os
-from collections.abc import Callable
+from contextlib import ContextDecorator
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from types import TracebackType
 
 from dstl_dagster.errors import DstlError, ErrorKind, UnavailableError
 
@@ -19,41 +18,34 @@ _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.
 _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+
+class _TranslatedErrors(ContextDecorator):
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError) and not isinstance(error, DstlError):
+            raise _refused(error) from error
 
 
-def translate_os_errors(step: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate a step so that an OSError (full, read-only, no rights, broken) becomes an UnavailableError."""
-
-    @functools.wraps(step)
-    def translated(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        try:
-            return step(*args, **kwargs)
-        except DstlError:
-            raise
-        except OSError as error:
-            raise refused(error) from error
-
-    return translated
+translate_os_errors = _TranslatedErrors()
+"""A decorator and a context: an OSError (full, read-only, no rights, broken) becomes an UnavailableError."""
 
 
-def refused(error: OSError) -> UnavailableError:
-    """The store's error for one of the file system. Its kind is `no_permission` where waiting cannot help."""
+def _refused(error: OSError) -> UnavailableError:
+    # Its kind is `no_permission` where waiting cannot help.
+    where = "" if error.filename is None else f" ({error.filename})"
+    cause = f"{error.strerror or error}{where}"
     if error.errno in _NO_RIGHTS:
         # Still an UnavailableError: a disk may turn read-only in the middle of a write.
         return UnavailableError(
-            f"{_cause(error)}: grant this user the rights to the store's folder, or mount it for writing",
+            f"{cause}: grant this user the rights to the store's folder, or mount it for writing",
             kind=ErrorKind.NO_PERMISSION,
         )
     advice = "free space there" if error.errno in _FULL else "look at that disk"
-    return UnavailableError(f"{_cause(error)}: {advice}")
-
-
-def _cause(error: OSError) -> str:
-    """The file system's message, and the file."""
-    where = "" if error.filename is None else f" ({error.filename})"
-    return f"{error.strerror or error}{where}"
+    return UnavailableError(f"{cause}: {advice}")
 
 
 def is_missing(error: OSError) -> bool:

@@ -8,7 +8,6 @@ The pool reuses pages. Fresh ones, which a large `bytes` always takes, cost seve
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -42,31 +41,43 @@ class FileRanges:
         """The file's path, or name."""
         return str(self._path)
 
-    def size_bytes(self) -> int:
+    def status(self) -> os.stat_result:
         """Of the file that is open."""
-        return os.fstat(self._opened()).st_size
+        return os.fstat(self._opened())
+
+    def size_bytes(self) -> int:
+        return self.status().st_size
 
     def read_range(self, start: int, length: int) -> bytes | memoryview:
         """Up to `length` bytes from `start`, shorter where the file ends."""
-        descriptor = self._opened()
         if length < _POOLED_BYTES:
-            return os.pread(descriptor, length, start)
-        pooled = _room(descriptor, start, length)
-        done = sum(_steps(descriptor, start, pooled, len(pooled)))
-        return pooled[:done].toreadonly()
+            return os.pread(self._opened(), length, start)
+        return self._pooled(start, length, summed=False)[0]
 
     def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
         """The same bytes and their CRC-32C."""
-        descriptor = self._opened()
         if length < _POOLED_BYTES:
-            octets = os.pread(descriptor, length, start)
+            octets = os.pread(self._opened(), length, start)
             return octets, crc32c(octets)
-        pooled = _room(descriptor, start, length)
+        return self._pooled(start, length, summed=True)
+
+    def _pooled(self, start: int, length: int, *, summed: bool) -> tuple[memoryview, int]:
+        import pyarrow as pa  # not needed for small objects
+
+        descriptor = self._opened()
+        left = max(0, self.size_bytes() - start)
+        # Arrow's own view is of signed bytes.
+        room = memoryview(pa.allocate_buffer(min(length, left))).cast("B")
+        step_bytes = _STEP_BYTES if summed else len(room)
         done, crc = 0, EMPTY_CRC32C
-        for count in _steps(descriptor, start, pooled, _STEP_BYTES):
-            crc = extend(crc, pooled[done : done + count])
+        while done < len(room):
+            count = os.preadv(descriptor, [room[done : done + step_bytes]], start + done)
+            if not count:
+                break  # the file has become shorter
+            if summed:
+                crc = extend(crc, room[done : done + count])
             done += count
-        return pooled[:done].toreadonly(), crc
+        return room[:done].toreadonly(), crc
 
     def _opened(self) -> int:
         if self._descriptor is None:
@@ -85,21 +96,3 @@ class FileRanges:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _room(descriptor: int, start: int, length: int) -> memoryview:
-    import pyarrow as pa  # not needed for small objects
-
-    left = max(0, os.fstat(descriptor).st_size - start)
-    return memoryview(pa.allocate_buffer(min(length, left))).cast("B")  # Arrow's own view is of signed bytes
-
-
-def _steps(descriptor: int, start: int, room: memoryview, step_bytes: int) -> Iterator[int]:
-    """Fill `room`, yielding the bytes read by each step. Ends early where the file does."""
-    done = 0
-    while done < len(room):
-        count = os.preadv(descriptor, [room[done : done + step_bytes]], start + done)
-        if not count:
-            return
-        yield count
-        done += count

@@ -10,12 +10,11 @@ file, which a fork without exec copies; so a child closes its copies before anyt
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
-import itertools
 import os
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -25,10 +24,6 @@ from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer
-from dstl_dagster.storage.local.errors import status_of
-
-DEFAULT_LOCK_WAIT_SECONDS: Final = 60.0
-"""Far longer than a change takes, including a slow sync."""
 
 _FIRST_PAUSE_SECONDS: Final = 0.0002
 _MAX_PAUSE_SECONDS: Final = 0.01
@@ -44,33 +39,20 @@ def lock(descriptor: int, mode: int, path: str, wait_seconds: float) -> None:
     Raises: UnavailableError, which names the file and, if the system says so, the processes that hold it.
     """
     _locked.add(descriptor)
-    deadline = None
+    deadline = _clock.monotonic_seconds() + wait_seconds
     pause = _FIRST_PAUSE_SECONDS
     while True:
         try:
             return fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
         except BlockingIOError:
-            now = _clock.monotonic_seconds()
-            deadline = now + wait_seconds if deadline is None else deadline
-            if now >= deadline:
+            left = deadline - _clock.monotonic_seconds()
+            if left <= 0:
                 raise UnavailableError(
                     f"{path} has been locked for {wait_seconds:g} s by {_holders(descriptor)}; "
                     "let it continue or end it, then repeat the call"
                 ) from None
-        _clock.sleep_seconds(min(pause, max(0.0, deadline - now)))
+        _clock.sleep_seconds(min(pause, left))
         pause = min(2 * pause, _MAX_PAUSE_SECONDS)
-
-
-def lock_new(descriptor: int, path: str) -> bool:
-    """Lock a file that was just made; False if a sweep, which takes unlocked files, was there before.
-
-    Raises: OSError.
-    """
-    try:
-        lock(descriptor, fcntl.LOCK_EX, path, 0.0)
-    except UnavailableError:
-        return False
-    return os.fstat(descriptor).st_nlink > 0
 
 
 def unlock(descriptor: int) -> None:
@@ -78,11 +60,6 @@ def unlock(descriptor: int) -> None:
     with suppress(OSError):
         # Explicitly, before the close: that frees nothing while a child has a copy.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-    close_locked(descriptor)
-
-
-def close_locked(descriptor: int) -> None:
-    """Close a file whose lock no other caller will ask for. Never raises."""
     _locked.discard(descriptor)
     with suppress(OSError):
         os.close(descriptor)
@@ -125,7 +102,6 @@ after_fork(_forget_inherited)
 HIDDEN_FOLDER = ".dstl-store"
 _LOCK_STRIPES = 16
 """Lock files that names share. Few, because creating one costs more than a short wait for another name."""
-_file_numbers = itertools.count(1)
 
 
 class HiddenFolder:
@@ -133,19 +109,10 @@ class HiddenFolder:
 
     Args:
         root: the store's root; made when something is first written.
-        clock: keeps generations rising even where a power loss undid the last write.
-        durable: False skips the fsyncs: then writes survive a kill, but not a power loss.
-        lock_wait_seconds: how long a change waits for a lock of another process.
+        clock, durable, lock_wait_seconds: as in `LocalObjectStore`.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        clock: Clock,
-        *,
-        durable: bool = True,
-        lock_wait_seconds: float = DEFAULT_LOCK_WAIT_SECONDS,
-    ) -> None:
+    def __init__(self, root: Path, clock: Clock, durable: bool, lock_wait_seconds: float) -> None:
         self.root = root
         self.path = root / HIDDEN_FOLDER
         self.clock = clock
@@ -154,12 +121,7 @@ class HiddenFolder:
         self._swept = False
         # Strings, because a path object costs as much as a system call, and a write needs many.
         self._temporary_path = str(self.path / "temporary")
-        self._locks_path = str(self.path / "locks")
-
-    def is_own(self) -> bool:
-        """Whether this user owns the folder, or the root if nothing was written below it yet."""
-        status = status_of(self.path) or status_of(self.root)
-        return status is not None and status.st_uid == os.geteuid()
+        self.locks_path = str(self.path / "locks")
 
     # -- durability
 
@@ -179,35 +141,30 @@ class HiddenFolder:
 
     def sync_removal(self, path: Path) -> None:
         """Sync the removal of `path`. Another removal may have taken its emptied folder away."""
-        folder = path.parent
-        while True:
+        for folder in path.parents:
             try:
-                return self.sync_folder(folder)
+                self.sync_folder(folder)
             except FileNotFoundError:
                 # A folder that is gone took the entry with it: its own removal is what must stay.
                 if folder == self.root:
                     raise
-                folder = folder.parent
+            else:
+                return
 
     def make_folder(self, folder: Path) -> None:
         """Create a folder and those above it, durably. Raises: OSError, as `mkdir`."""
         if folder.is_dir():
             return
-        made: list[Path] = []
-        current = folder
-        while not current.is_dir():
-            made.append(current)
-            current = current.parent
-        for missing in reversed(made):
-            with contextlib.suppress(FileExistsError):
-                missing.mkdir()
-            try:
-                self.sync_folder(missing.parent)
-            except OSError:
-                # Otherwise the next call would take it for durable.
-                with contextlib.suppress(OSError):
-                    missing.rmdir()
-                raise
+        self.make_folder(folder.parent)
+        with suppress(FileExistsError):
+            folder.mkdir()
+        try:
+            self.sync_folder(folder.parent)
+        except OSError:
+            # Otherwise the next call would take it for durable.
+            with suppress(OSError):
+                folder.rmdir()
+            raise
         # A file of that name made `mkdir` fail the same way as a rival's folder.
         if not folder.is_dir():
             raise NotADirectoryError(f"{folder} is no folder")
@@ -220,23 +177,6 @@ class HiddenFolder:
             self.make_folder(Path(path).parent)
             return os.open(path, flags | os.O_CLOEXEC, 0o666)
 
-    def replace_file(self, path: str, content: bytes) -> None:
-        """Write a small file so that it is seen old or new, never in part. Under a lock of its own."""
-        new = f"{path}.new"  # what a kill leaves of it, the next write empties
-        descriptor = self.open_file(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
-            try:
-                _write_all(descriptor, content, new)
-                self.sync_file(descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(new, path)  # noqa: PTH105 - a text: see above
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(new)  # noqa: PTH108 - as above
-            raise
-        self.sync_folder(os.path.dirname(path))  # noqa: PTH120 - as above
-
     # -- temporary files
 
     def temporary_file(self) -> TemporaryFile:
@@ -245,24 +185,22 @@ class HiddenFolder:
             self._swept = True
             self._sweep()
         while True:
-            path = f"{self._temporary_path}/{os.getpid()}-{next(_file_numbers)}"
-            try:
-                descriptor = self.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            except FileExistsError:
-                continue  # of another process that once had this id, or of another machine's
+            path = f"{self._temporary_path}/{uuid.uuid4().hex}"
+            descriptor = self.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             made = TemporaryFile(self, path, descriptor)
             try:
-                if lock_new(descriptor, path):
+                lock(descriptor, fcntl.LOCK_EX, path, self.lock_wait_seconds)
+                if os.fstat(descriptor).st_nlink:
                     return made
             except BaseException:
                 made.close()
                 raise
-            unlock(descriptor)
+            made.close()  # a sweep, which takes unlocked files, was there before
 
     def _sweep(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             for path in list(Path(self._temporary_path).iterdir()):
-                with contextlib.suppress(OSError):  # locked: a living process writes it
+                with suppress(OSError):  # locked: a living process writes it
                     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
                     try:
                         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -274,9 +212,8 @@ class HiddenFolder:
 
     def locked(self, exclusive: Iterable[str], shared: Iterable[str] = ()) -> HeldLocks:
         """Hold the locks of these names while in its `with`. Names share locks, so never nest two calls."""
-        modes = dict.fromkeys((_stripe(name) for name in shared), fcntl.LOCK_SH)
-        modes.update(dict.fromkeys((_stripe(name) for name in exclusive), fcntl.LOCK_EX))
-        return HeldLocks(self, self._locks_path, modes)
+        modes = dict.fromkeys(map(_stripe, shared), fcntl.LOCK_SH)
+        return HeldLocks(self, modes | dict.fromkeys(map(_stripe, exclusive), fcntl.LOCK_EX))
 
 
 class HeldLocks:
@@ -286,16 +223,15 @@ class HeldLocks:
     and an exit stack cost more than the locks themselves.
     """
 
-    def __init__(self, hidden: HiddenFolder, folder: str, modes: Mapping[int, int]) -> None:
+    def __init__(self, hidden: HiddenFolder, modes: dict[int, int]) -> None:
         self._hidden = hidden
-        self._folder = folder
         self._modes = modes
         self._descriptors: dict[int, int] = {}
 
     def __enter__(self) -> HeldLocks:
         try:
             for stripe in sorted(self._modes):
-                path = f"{self._folder}/{stripe:02x}"
+                path = f"{self._hidden.locks_path}/{stripe:02x}"
                 descriptor = self._hidden.open_file(path, os.O_RDWR | os.O_CREAT)
                 self._descriptors[stripe] = descriptor
                 lock(descriptor, self._modes[stripe], path, self._hidden.lock_wait_seconds)
@@ -336,11 +272,17 @@ class TemporaryFile:
         self.path = path
         self._descriptor: int | None = descriptor
         self._process_id = os.getpid()
-        self._renamed = False
 
     def write(self, payload: Buffer) -> None:
         """Write all of it. Raises: OSError, which names the file."""
-        _write_all(self._open_descriptor(), payload, self.path)
+        descriptor = self._open_descriptor()
+        rest = memoryview(payload).cast("B")
+        try:
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        except OSError as error:
+            error.filename = self.path  # the error of a full disk names a descriptor only
+            raise
 
     def sync(self) -> os.stat_result:
         """Make the bytes durable. Returns the file's status after that."""
@@ -348,45 +290,30 @@ class TemporaryFile:
         self._hidden.sync_file(descriptor)
         return os.fstat(descriptor)
 
-    def replace(self, path: Path) -> None:
-        """Take this name instead of the temporary one, from another file if one has it. Raises: OSError."""
-        os.replace(self.path, path)  # noqa: PTH105 - a text: see HiddenFolder
-        self._renamed = True
+    def place(self, path: str | Path, *, create_only: bool) -> None:
+        """Give it this name: a new one, or one that it takes from another file. Raises: OSError."""
+        put = os.link if create_only else os.replace
+        try:
+            put(self.path, path)
+        except FileNotFoundError:
+            self._hidden.make_folder(Path(path).parent)
+            put(self.path, path)
 
     def close(self) -> None:
-        """Forget the temporary name and free the lock. Never raises; may be called again."""
+        """Forget the temporary name, if it is still there, and free the lock. Never raises, at any call."""
         if self._descriptor is not None and self._process_id == os.getpid():
-            # The name goes while the lock is still held: the other way round a sweep could meet it. Without
-            # the name no process looks for the lock.
-            if self._renamed or self._unlinked():
-                close_locked(self._descriptor)
-            else:
-                unlock(self._descriptor)
+            # The name goes while the lock is still held: the other way round a sweep could meet it. On a disk
+            # that has become read-only it stays, for a sweep.
+            with suppress(OSError):
+                os.unlink(self.path)  # noqa: PTH108 - a text: see HiddenFolder
+            unlock(self._descriptor)
         self._descriptor = None
-
-    def _unlinked(self) -> bool:
-        """Remove the name; False on a disk that has become read-only, where it stays for a sweep."""
-        try:
-            os.unlink(self.path)  # noqa: PTH108 - a text: see HiddenFolder
-        except OSError:
-            return False
-        return True
 
     def _open_descriptor(self) -> int:
         if self._process_id != os.getpid():
             raise rules.lost_upload(self.path)
         assert self._descriptor is not None, "a closed temporary file is not used again"
         return self._descriptor
-
-
-def _write_all(descriptor: int, payload: Buffer, path: str) -> None:
-    rest = memoryview(payload).cast("B")
-    try:
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-    except OSError as error:
-        error.filename = path  # the error of a full disk names a descriptor only
-        raise
 
 
 def _stripe(name: str) -> int:

@@ -7,18 +7,19 @@ is not what was written. Does not own writing (`local.writing`). No read takes a
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, UnavailableError
+from dstl_dagster.errors import FormatError, InvalidInputError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import ObjectStat
-from dstl_dagster.storage.local.errors import is_missing, refused, status_of, translate_os_errors
+from dstl_dagster.storage.local.errors import is_missing, status_of, translate_os_errors
 from dstl_dagster.storage.local.file_ranges import FileRanges
-from dstl_dagster.storage.local.files import HIDDEN_FOLDER, HiddenFolder
+from dstl_dagster.storage.local.files import HiddenFolder
 from dstl_dagster.storage.local.paths import check_inside, object_path
 from dstl_dagster.storage.local.records import (
     FileIdentity,
@@ -29,7 +30,9 @@ from dstl_dagster.storage.local.records import (
     written,
 )
 
-_READ_BYTES = 1 << 20
+_MOST_BYTES = 1 << 26
+"""Of one read by the system, which takes no more than 2 GiB."""
+_SUMMED_BYTES = 1 << 18
 _LOOK_ATTEMPTS = 100
 _SUMS_REMEMBERED = 10_000
 
@@ -48,17 +51,14 @@ class LocalReader(FileRanges):
     @translate_os_errors
     def read(self, size: int = -1) -> bytes:
         """Up to `size` bytes, all the rest when negative; `b""` at the end."""
-        descriptor = self._opened()
-        wanted = max(0, self.record.file.size - self._position) if size < 0 else size
+        wanted = self.record.file.size - self._position if size < 0 else size
         parts: list[bytes] = []
-        while wanted > 0:
-            part = os.pread(descriptor, min(wanted, 64 * _READ_BYTES), self._position)
-            if not part:
-                break
+        descriptor = self._opened()
+        while wanted > 0 and (part := os.pread(descriptor, min(wanted, _MOST_BYTES), self._position)):
             parts.append(part)
             self._position += len(part)
             wanted -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)
 
     read_range = translate_os_errors(FileRanges.read_range)
     read_summed = translate_os_errors(FileRanges.read_summed)
@@ -74,7 +74,8 @@ class LocalReading:
         self._root = hidden.root
         self._hidden = hidden
         self._records = records
-        self._sums: dict[tuple[Path, FileIdentity], int] = {}
+        # Asked again, as of a copy that cannot be written, it is remembered.
+        self._crc32c_of = functools.lru_cache(_SUMS_REMEMBERED)(_crc32c_of)
         self.doubtful: set[Path] = set()
         """Files whose name could be neither made durable nor taken back: their state is unknown."""
 
@@ -99,33 +100,15 @@ class LocalReading:
         """
         path = self._path(name)
         for _ in range(_LOOK_ATTEMPTS):
-            try:
-                # O_NONBLOCK: a pipe put there by a user must not block us.
-                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-            except OSError as error:
-                if is_missing(error):
+            record = self._look(name, path)
+            if record is None:
+                break
+            if generation != record.generation:
+                self._check_undamaged(name, path, record, generation)
+                if generation is not None:
                     break
-                raise
-            reader = None
-            try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode):
-                    break
-                file = FileIdentity.of(status)
-                record = match_record(self._records.read(name), file) or self._look(name, path)
-                if record is None:
-                    break
-                if record.file != file:
-                    continue
-                if generation != record.generation:
-                    self._check_undamaged(name, path, record, generation)
-                    if generation is not None:
-                        break
-                reader = LocalReader(path, descriptor, record, start)
-                return reader
-            finally:
-                if reader is None:
-                    os.close(descriptor)
+            with contextlib.suppress(FileNotFoundError):
+                return LocalReader(path, _open(path, record.file), record, start)
         raise rules.missing(f"{self._root / name}", generation)
 
     def live_record(self, name: str) -> Record | None:
@@ -137,12 +120,10 @@ class LocalReading:
                 return None
             records = self._records.read(name)
             record = match_record(records, file)
-            if record is None:
-                crc = self._crc32c_of(path, file)
-                if crc is None or _regular_file(path) != file:
-                    continue
-                record = record_by_bytes(records, file, crc)
-            return record
+            if record is not None:
+                return record
+            with contextlib.suppress(FileNotFoundError):
+                return record_by_bytes(records, file, self._crc32c_of(path, file))
         raise UnavailableError(f"{path} is being changed by hand again and again; wait until that is over")
 
     def _path(self, name: str) -> Path:
@@ -171,7 +152,8 @@ class LocalReading:
 
         Not in the folder of another user, who could not replace what this one makes there.
         """
-        if not self._hidden.is_own():
+        folder = status_of(self._hidden.path) or status_of(self._root)
+        if folder is None or folder.st_uid != os.geteuid():
             return
         with contextlib.suppress(OSError), self._hidden.locked([name]):
             record = self.live_record(name)
@@ -182,26 +164,6 @@ class LocalReading:
             if record not in records and not (record.by_hand and written(records)):
                 others = [each for each in records if each.generation != record.generation]
                 self._records.write(name, [record, *written(others)])
-
-    def _crc32c_of(self, path: Path, file: FileIdentity) -> int | None:
-        """The CRC-32C of this very file; `None` if it is another by now. Asked again, it is remembered."""
-        key = (path, file)
-        crc = self._sums.get(key)
-        if crc is not None:
-            return crc
-        crc = EMPTY_CRC32C
-        try:
-            with path.open("rb") as stream:
-                while payload := stream.read(_READ_BYTES):
-                    crc = extend(crc, payload)
-                if FileIdentity.of(os.fstat(stream.fileno())) != file:
-                    return None
-        except FileNotFoundError:
-            return None
-        while len(self._sums) >= _SUMS_REMEMBERED:
-            self._sums.pop(next(iter(self._sums)), None)
-        self._sums[key] = crc
-        return crc
 
     def _check_undamaged(self, name: str, path: Path, record: Record, generation: int | None) -> None:
         """Raises: FormatError where this file stands in the place of the wanted generation, or the newest."""
@@ -220,63 +182,69 @@ class LocalReading:
     def walk(self, prefix: str, start_offset: str) -> Iterator[ObjectStat]:
         """Objects in the order of their names' bytes. Holds the entries of one folder per level."""
         folder, slash, _ = prefix.rpartition("/")
-        if any(level in ("", ".", "..") for level in folder.split("/")) and folder:
-            return
-        levels = folder.split("/") if folder else []
-        if (levels and levels[0].lower() == HIDDEN_FOLDER) or (slash and not folder):
-            return
-        begin = self._root.joinpath(*levels)
-        try:
+        with translate_os_errors:
             try:
+                begin = object_path(self._root, folder) if slash else self._root
                 check_inside(self._root, begin / "any")
             except InvalidInputError:
-                return
-            above = f"{folder}/" if folder else ""
-            yield from self._walk_folder(begin, above, prefix.encode(), start_offset.encode())
-        except DstlError:
-            raise
-        except OSError as error:
-            raise refused(error) from error
+                return  # nothing is below a folder that no object's name can have
+            yield from self._walk_folder(begin, folder + slash, prefix, start_offset)
 
-    def _walk_folder(self, folder: Path, above: str, prefix: bytes, offset: bytes) -> Iterator[ObjectStat]:
-        for name, is_folder in _ordered_entries(folder, above):
-            octets = name.encode()
-            if is_folder:
-                # Every name in it begins with `octets`: skip a folder that lies wholly before the offset
-                # or outside the prefix.
-                before = octets < offset and not offset.startswith(octets)
-                if not before and (octets.startswith(prefix) or prefix.startswith(octets)):
+    def _walk_folder(self, folder: Path, above: str, prefix: str, offset: str) -> Iterator[ObjectStat]:
+        for name in self._ordered_names(folder, above):
+            if name.endswith("/"):
+                # Every name in it begins with this one: skip a folder that lies wholly before the offset or
+                # outside the prefix.
+                before = name < offset and not offset.startswith(name)
+                if not before and (name.startswith(prefix) or prefix.startswith(name)):
                     yield from self._walk_folder(self._root / name, name, prefix, offset)
-            elif octets >= offset and octets.startswith(prefix):
+            elif name >= offset and name.startswith(prefix):
                 found = self.stat(name, None)
                 if found is not None:
                     yield found
 
+    def _ordered_names(self, folder: Path, above: str) -> list[str]:
+        """A folder's files, and its folders ending in `/`. Text has the order of its UTF-8 bytes."""
+        names: list[str] = []
+        try:
+            with os.scandir(folder) as scan:
+                for entry in scan:
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    if not is_folder and not entry.is_file(follow_symlinks=False):
+                        continue
+                    # Neither the store's own files are objects, nor others under a name that none can have.
+                    with contextlib.suppress(InvalidInputError):
+                        object_path(self._root, above + entry.name)
+                        names.append(f"{above}{entry.name}/" if is_folder else above + entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(names)
 
-def _ordered_entries(folder: Path, above: str) -> list[tuple[str, bool]]:
-    """Names of a folder's files, and of its folders ending in `/`, in the order of their bytes."""
-    entries: list[tuple[str, bool]] = []
+
+def _open(path: Path, file: FileIdentity) -> int:
+    """A descriptor of this very file. Raises: FileNotFoundError if there is none, or another, by now."""
     try:
-        with os.scandir(folder) as scan:
-            for entry in scan:
-                if not above and entry.name.lower() == HIDDEN_FOLDER:
-                    continue
-                is_folder = entry.is_dir(follow_symlinks=False)
-                if is_folder or entry.is_file(follow_symlinks=False):
-                    entries.append((f"{above}{entry.name}/" if is_folder else above + entry.name, is_folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    # A file put there outside the store, under a name that no object can have, is not an object.
-    readable = [entry for entry in entries if _is_name(entry[0])]
-    return sorted(readable, key=lambda entry: entry[0].encode())
+        # O_NONBLOCK: a pipe put there by a user must not block us.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if is_missing(error):
+            raise FileNotFoundError(path) from error
+        raise
+    if FileIdentity.of(os.fstat(descriptor)) != file:
+        os.close(descriptor)
+        raise FileNotFoundError(path)
+    return descriptor
 
 
-def _is_name(name: str) -> bool:
-    try:
-        rules.check_name(name)
-    except InvalidInputError:
-        return False
-    return True
+def _crc32c_of(path: Path, file: FileIdentity) -> int:
+    """The CRC-32C of this very file. Raises: as `_open`."""
+    crc = EMPTY_CRC32C
+    with FileRanges(path, _open(path, file)) as opened:
+        for start in range(0, file.size, _SUMMED_BYTES):
+            crc = extend(crc, opened.read_range(start, _SUMMED_BYTES))
+        if FileIdentity.of(opened.status()) != file:
+            raise FileNotFoundError(path)
+    return crc
 
 
 def _regular_file(path: Path) -> FileIdentity | None:

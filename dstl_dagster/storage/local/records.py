@@ -26,10 +26,10 @@ from typing import Any
 
 from dstl_dagster.errors import FormatError
 from dstl_dagster.storage.base import ObjectStat
+from dstl_dagster.storage.local.file_ranges import FileRanges
 from dstl_dagster.storage.local.files import HiddenFolder
 
 _VERSION = 1
-_READ_BYTES = 1 << 16
 _ENCODER = json.JSONEncoder(sort_keys=True)
 _DAMAGES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of reading a record that is not one."""
@@ -111,10 +111,9 @@ class Records:
         """
         path = self._path(name)
         try:
-            text = _content(path)
+            return _from_text(_content(path), path, name)
         except FileNotFoundError:
             return []
-        return _from_text(text, path, name)
 
     def names(self) -> Iterator[str]:
         """Every name that has records, those of deleted files too. Passes over damaged records.
@@ -140,7 +139,15 @@ class Records:
             "name": name,
             "generations": [_to_json(record) for record in records],
         }
-        self._hidden.replace_file(self._path(name), _ENCODER.encode(document).encode())
+        path = self._path(name)
+        temporary = self._hidden.temporary_file()
+        try:
+            temporary.write(_ENCODER.encode(document).encode())
+            temporary.sync()
+            temporary.place(path, create_only=False)
+        finally:
+            temporary.close()
+        self._hidden.sync_folder(os.path.dirname(path))  # noqa: PTH120 - a text: see HiddenFolder
 
     def remove(self, name: str) -> None:
         """Delete the records of the name. One that reappears after a power loss matches no file."""
@@ -154,15 +161,8 @@ class Records:
 
 
 def _content(path: str) -> bytes:
-    """All of a small file. Raises: OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(descriptor, _READ_BYTES):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
+    with FileRanges(path) as file:
+        return bytes(file.read_range(0, file.size_bytes()))
 
 
 def _from_text(text: bytes, path: str, name: str) -> list[Record]:

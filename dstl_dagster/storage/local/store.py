@@ -1,7 +1,8 @@
 """Objects as plain files under a root folder, with the semantics of a real bucket between processes.
 
-Owns `LocalObjectStore`: the contract's methods. Does not own reading and walking (`local.reading`), the
-order of steps of a change (`local.writing`), or what names and URIs a folder takes (`local.paths`).
+Owns `LocalObjectStore`: the contract's methods, and which names each of them locks. Does not own reading and
+walking (`local.reading`), the steps by which a file appears or goes (`local.writing`), or what names and URIs
+a folder takes (`local.paths`).
 
 An object `reports/x.jsonl` is the file `root/reports/x.jsonl`, for any program to read, move, remove. A file
 that came from outside the store is an object too: it gets a generation and checksum when first seen,
@@ -13,13 +14,15 @@ that are empty, `.`, `..`, or too long for the file system, and its own hidden f
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
+from dstl_dagster.errors import DstlError, InvalidInputError
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, combine, extend
+from dstl_dagster.format.crc32c import crc32c as checksum
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import (
     Buffer,
@@ -32,7 +35,8 @@ from dstl_dagster.storage.base import (
     Source,
 )
 from dstl_dagster.storage.capabilities import StoreCapabilities
-from dstl_dagster.storage.local.files import DEFAULT_LOCK_WAIT_SECONDS, HiddenFolder
+from dstl_dagster.storage.local.errors import status_of, translate_os_errors
+from dstl_dagster.storage.local.files import HiddenFolder, TemporaryFile
 from dstl_dagster.storage.local.paths import (
     LOCAL_BUCKET,
     folder_uri,
@@ -42,9 +46,12 @@ from dstl_dagster.storage.local.paths import (
     path_of_uri,
 )
 from dstl_dagster.storage.local.reading import LocalReading
-from dstl_dagster.storage.local.records import Records
+from dstl_dagster.storage.local.records import FileIdentity, Records
 from dstl_dagster.storage.local.writing import LocalWriter, LocalWriting
 
+DEFAULT_LOCK_WAIT_SECONDS = 60.0
+"""Far longer than a change takes, including a slow sync."""
+_COPY_BYTES = 1 << 20
 _CAPABILITIES = StoreCapabilities(
     is_local=True,
     # No request waits for a network: more threads than cores would contend. Two overlap a sync with work.
@@ -78,12 +85,10 @@ class LocalObjectStore:
         if not isinstance(text, str) or not text or "\0" in text:
             raise InvalidInputError(f"{root!r} is no path of a folder")
         self._root = Path(text).absolute()
-        hidden = HiddenFolder(
-            self._root, clock or SystemClock(), durable=durable, lock_wait_seconds=lock_wait_seconds
-        )
-        self._records = Records(hidden)
-        self._reading = LocalReading(hidden, self._records)
-        self._writing = LocalWriting(hidden, self._records, self._reading)
+        self._hidden = HiddenFolder(self._root, clock or SystemClock(), durable, lock_wait_seconds)
+        self._records = Records(self._hidden)
+        self._reading = LocalReading(self._hidden, self._records)
+        self._writing = LocalWriting(self._hidden, self._records, self._reading)
 
     def __repr__(self) -> str:
         return f"LocalObjectStore({str(self._root)!r})"
@@ -134,7 +139,7 @@ class LocalObjectStore:
     def get(self, name: str, *, generation: int | None = None) -> bytes:
         with self._reading.open(name, generation) as reader:
             payload = reader.read()
-            rules.check_crc32c(self.uri_of(name), extend(EMPTY_CRC32C, payload), reader.record.crc32c)
+            rules.check_crc32c(self.uri_of(name), checksum(payload), reader.record.crc32c)
             return payload
 
     def get_range(
@@ -179,12 +184,13 @@ class LocalObjectStore:
         metadata: Mapping[str, str] | None = None,
         chunk_size: int | None = None,
     ) -> ObjectWriter:
-        object_path(self._root, name)
+        uri = self.uri_of(name)
         rules.check_chunk_size(chunk_size)
-        return LocalWriter(self._writing, name, precondition, rules.check_metadata(metadata))
+        return LocalWriter(self._writing, uri, name, precondition, rules.check_metadata(metadata))
 
     # -- compose, copy, delete
 
+    @translate_os_errors
     def compose(
         self,
         sources: Sequence[Source],
@@ -196,8 +202,45 @@ class LocalObjectStore:
         crc32c: int | None = None,
     ) -> ObjectStat:
         rules.check_compose(sources, target)
-        pairs = rules.check_metadata(metadata)
-        return self._writing.concatenate(sources, target, precondition, pairs, delete_sources, crc32c)
+        uri, pairs = self.uri_of(target), rules.check_metadata(metadata)
+        temporary = self._hidden.temporary_file()
+        try:
+            pinned, crc = self._copy_bytes(sources, temporary)
+            rules.check_crc32c(uri, crc, crc32c)
+            file = FileIdentity.of(temporary.sync())
+            names = [source.name for source in pinned]
+            going = [name for name in names if delete_sources and name != target]
+            with self._hidden.locked([target, *going], shared=names) as held:
+                # The bytes were read without locks. That the sources are there still, now that no process can
+                # take them, makes this one step: a late compose never brings back what was published
+                # and cleaned up.
+                for source in pinned:
+                    live = self._reading.live_record(source.name)
+                    if live is None or live.generation != source.generation:
+                        raise rules.missing(self.uri_of(source.name), source.generation)
+                made = self._writing.publish(target, held, temporary, file, crc, precondition, pairs)
+                for name in going:
+                    self._writing.remove(name)
+                return made
+        finally:
+            temporary.close()
+
+    def _copy_bytes(
+        self, sources: Sequence[Source], temporary: TemporaryFile
+    ) -> tuple[Sequence[Source], int]:
+        """The generations that were copied, and the checksum of all."""
+        pinned = []
+        whole_crc = EMPTY_CRC32C
+        for source in sources:
+            with self._reading.open(source.name, source.generation) as reader:
+                crc, record = EMPTY_CRC32C, reader.record
+                while payload := reader.read(_COPY_BYTES):
+                    crc = extend(crc, payload)
+                    temporary.write(payload)
+                rules.check_crc32c(self.uri_of(source.name), crc, record.crc32c)
+                whole_crc = combine(whole_crc, crc, record.file.size)
+                pinned.append(Source(source.name, record.generation))
+        return pinned, whole_crc
 
     def copy(
         self,
@@ -210,12 +253,20 @@ class LocalObjectStore:
     ) -> ObjectStat:
         if to is not None and not (isinstance(to, LocalObjectStore) and to.root == self._root):
             raise InvalidInputError(f"cannot copy from {self.uri!r} to another store, {to!r}")
-        rules.check_name(source.name)
-        pairs = rules.check_metadata(metadata)
-        return self._writing.concatenate([source], target, precondition, pairs)
+        return self.compose([source], target, precondition=precondition, metadata=metadata)
 
+    @translate_os_errors
     def delete(self, name: str, *, precondition: Precondition) -> bool:
-        return self._writing.delete(name, precondition)
+        rules.check_delete(name, precondition)
+        if status_of(object_path(self._root, name)) is None:
+            return False
+        with self._hidden.locked([name]):
+            current = self._reading.live_record(name)
+            if current is None:
+                return False
+            rules.check_precondition(self.uri_of(name), current.generation, precondition)
+            self._writing.remove(name)
+            return True
 
     def forget_taken(self, *, dry_run: bool = False) -> Iterator[str]:
         """Remove the records of objects whose files were moved or removed by others; yields their names.
@@ -223,7 +274,19 @@ class LocalObjectStore:
         A file restored later counts as one from outside the store: another generation, no metadata. Safe
         beside writers. A damaged record stays: a read of its object reports it.
         """
-        return self._writing.forget_taken(dry_run=dry_run)
+        for name in self._records.names():
+            # A record that cannot be decided, or is locked for long, waits for the next call.
+            with contextlib.suppress(DstlError, OSError):
+                path = object_path(self._root, name)
+                if status_of(path) is not None:
+                    continue
+                if not dry_run:
+                    # Under the name's lock, as a writer that records and places a file.
+                    with self._hidden.locked([name]):
+                        if status_of(path) is not None:
+                            continue
+                        self._records.remove(name)
+                yield name
 
     def close(self) -> None:
         """Nothing to free: no file stays open between calls."""

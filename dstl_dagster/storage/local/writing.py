@@ -1,8 +1,8 @@
-"""Writing the local store: the order of steps that makes a change atomic and crash-safe.
+"""Writing the local store: the order of steps that makes a new file appear, or go, atomic and crash-safe.
 
-Owns creates, compositions and deletes under the locks of their names, and the folders that come and go with
-them. Does not own single file-system steps (`local.files`), the records beside the files (`local.records`),
-or reading (`local.reading`).
+Owns the steps of a change under the locks of its names, the stream that becomes an object, and the folders
+that come and go with files. Does not own single file-system steps (`local.files`), the records beside the
+files (`local.records`), or which names a request changes together (`local.store`).
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, InvalidInputError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
-from dstl_dagster.storage.base import Buffer, ObjectStat, Precondition, Source
+from dstl_dagster.storage.base import Buffer, ObjectStat, Precondition
 from dstl_dagster.storage.local.errors import status_of, translate_os_errors
 from dstl_dagster.storage.local.files import HeldLocks, HiddenFolder, TemporaryFile
 from dstl_dagster.storage.local.paths import object_path, object_uri
 from dstl_dagster.storage.local.reading import LocalReading
 from dstl_dagster.storage.local.records import FileIdentity, Record, Records
 
-_COPY_BYTES: Final = 1 << 20
 _PLACE_ATTEMPTS: Final = 100
 
 
@@ -38,10 +36,6 @@ class LocalWriting:
         self.hidden = hidden
         self._records = records
         self._reading = reading
-
-    def uri_of(self, name: str) -> str:
-        """As `ObjectStore.uri_of`."""
-        return object_uri(self._root, name)
 
     def publish(
         self,
@@ -56,7 +50,9 @@ class LocalWriting:
         """Link a finished temporary file in, whose bytes are durable. `held`: the name's lock."""
         path = object_path(self._root, name)
         current = self._reading.live_record(name)
-        rules.check_precondition(self.uri_of(name), current.generation if current else None, precondition)
+        rules.check_precondition(
+            object_uri(self._root, name), current.generation if current else None, precondition
+        )
         new = Record(
             generation=held.next_generation(name, current.generation if current else 0),
             crc32c=crc,
@@ -74,88 +70,8 @@ class LocalWriting:
             raise
         return new.to_stat(name)
 
-    @translate_os_errors
-    def concatenate(
-        self,
-        sources: Sequence[Source],
-        target: str,
-        precondition: Precondition,
-        metadata: Mapping[str, str],
-        delete_sources: bool = False,
-        wanted_crc32c: int | None = None,
-    ) -> ObjectStat:
-        """Make one object of the bytes of `sources`, which are all there at that moment."""
-        object_path(self._root, target)
-        temporary = self.hidden.temporary_file()
-        try:
-            pinned, crc = self._copy_bytes(sources, temporary)
-            rules.check_crc32c(self.uri_of(target), crc, wanted_crc32c)
-            file = FileIdentity.of(temporary.sync())
-            going = [source for source in pinned if delete_sources and source.name != target]
-            locked = [target, *(source.name for source in going)]
-            with self.hidden.locked(locked, shared=[source.name for source in pinned]) as held:
-                # The bytes were read without locks. That the sources are there still, now that no process can
-                # take them, makes this one step: a late compose never brings back what was published
-                # and cleaned up.
-                for source in pinned:
-                    live = self._reading.live_record(source.name)
-                    if live is None or live.generation != source.generation:
-                        raise rules.missing(self.uri_of(source.name), source.generation)
-                made = self.publish(target, held, temporary, file, crc, precondition, metadata)
-                for source in going:
-                    self._remove(source.name)
-                return made
-        finally:
-            temporary.close()
-
-    def _copy_bytes(
-        self, sources: Sequence[Source], temporary: TemporaryFile
-    ) -> tuple[Sequence[Source], int]:
-        pinned = []
-        whole_crc = EMPTY_CRC32C
-        for source in sources:
-            with self._reading.open(source.name, source.generation) as reader:
-                part_crc = EMPTY_CRC32C
-                while payload := reader.read(_COPY_BYTES):
-                    part_crc = extend(part_crc, payload)
-                    whole_crc = extend(whole_crc, payload)
-                    temporary.write(payload)
-                rules.check_crc32c(self.uri_of(source.name), part_crc, reader.record.crc32c)
-                pinned.append(Source(source.name, reader.record.generation))
-        return pinned, whole_crc
-
-    @translate_os_errors
-    def delete(self, name: str, precondition: Precondition) -> bool:
-        """As `ObjectStore.delete`."""
-        rules.check_delete(name, precondition)
-        path = object_path(self._root, name)
-        if status_of(path) is None:
-            return False
-        with self.hidden.locked([name]):
-            current = self._reading.live_record(name)
-            if current is None:
-                return False
-            rules.check_precondition(self.uri_of(name), current.generation, precondition)
-            self._remove(name)
-            return True
-
-    def forget_taken(self, *, dry_run: bool) -> Iterator[str]:
-        """As `LocalObjectStore.forget_taken`. A generation is not used again: the lock counts on."""
-        for name in self._records.names():
-            # A record that cannot be decided, or is locked for long, waits for the next call.
-            with contextlib.suppress(DstlError, OSError):
-                path = object_path(self._root, name)
-                if status_of(path) is not None:
-                    continue
-                if not dry_run:
-                    # Under the name's lock, as a writer that records and places a file.
-                    with self.hidden.locked([name]):
-                        if status_of(path) is not None:
-                            continue
-                        self._records.remove(name)
-                yield name
-
-    def _remove(self, name: str) -> None:
+    def remove(self, name: str) -> None:
+        """Delete a live object. Under its lock."""
         path = object_path(self._root, name)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108 - as above
@@ -169,18 +85,11 @@ class LocalWriting:
         Raises: ConflictError (a file came from outside since the check), InvalidInputError (the
         name would be both file and folder), OSError (a new name is as it was; a replaced one is doubtful).
         """
-        folder_missing = False
         # A delete prunes empty folders, possibly the one just made: make it again, a bounded number of times.
         for _ in range(_PLACE_ATTEMPTS):
             try:
-                if folder_missing:
-                    self.hidden.make_folder(path.parent)
-                if create_only:
-                    os.link(temporary.path, path)
-                else:
-                    temporary.replace(path)
+                temporary.place(path, create_only=create_only)
             except FileNotFoundError:
-                folder_missing = True
                 continue
             except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
                 if _empty_folder_removed(path):
@@ -219,14 +128,16 @@ class LocalWriter:
     def __init__(
         self,
         writing: LocalWriting,
+        uri: str,
         name: str,
         precondition: Precondition,
         metadata: Mapping[str, str],
     ) -> None:
         self._writing = writing
+        self._uri = uri
         self._name = name
         self._precondition = precondition
-        self._metadata = MappingProxyType(dict(metadata))
+        self._metadata = metadata
         self._temporary: TemporaryFile | None = None
         self._crc = EMPTY_CRC32C
         self._made: ObjectStat | None = None
@@ -245,10 +156,8 @@ class LocalWriter:
         octets = memoryview(payload).cast("B")
         try:
             temporary.write(octets)
-        except DstlError:
-            raise
         except OSError:
-            self.abort()  # how much of it was taken is not known
+            self._lose()  # how much of it was taken is not known
             raise
         self._crc = extend(self._crc, octets) if crc32c is None else crc32c
         return len(octets)
@@ -263,40 +172,37 @@ class LocalWriter:
             # Before the lock, which others wait for: a sync takes longer than all the rest.
             try:
                 file = FileIdentity.of(temporary.sync())
-            except DstlError:
-                raise
             except OSError:
                 # The system reports it only once: the next sync would succeed without these bytes.
-                self._lost = True
-                self.abort()
+                self._lose()
                 raise
             with self._writing.hidden.locked([self._name]) as held:
                 self._made = self._writing.publish(
                     self._name, held, temporary, file, self._crc, self._precondition, self._metadata
                 )
-            self._release()
+            self.abort()
         return self._made
 
     def abort(self) -> None:
-        self._release()
-
-    def __del__(self) -> None:
-        # Dropped without `close`: nothing was linked in, and the temporary file goes.
-        self._release()
-
-    def _open_file(self) -> TemporaryFile:
-        if self._lost:
-            raise rules.lost_upload(self._writing.uri_of(self._name))
-        if self._over:
-            raise rules.closed_writer(self._writing.uri_of(self._name))
-        if self._temporary is None:
-            self._temporary = self._writing.hidden.temporary_file()
-        return self._temporary
-
-    def _release(self) -> None:
         self._over = True
         if self._temporary is not None:
             self._temporary.close()
+
+    # Dropped without `close`: nothing was linked in, and the temporary file goes.
+    __del__ = abort
+
+    def _lose(self) -> None:
+        self._lost = True
+        self.abort()
+
+    def _open_file(self) -> TemporaryFile:
+        if self._lost:
+            raise rules.lost_upload(self._uri)
+        if self._over:
+            raise rules.closed_writer(self._uri)
+        if self._temporary is None:
+            self._temporary = self._writing.hidden.temporary_file()
+        return self._temporary
 
 
 def prune_empty_folders(root: Path, folder: Path) -> None:

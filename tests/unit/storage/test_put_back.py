@@ -212,5 +212,5 @@ def test_a_copy_is_summed_once(
     def read_again(*_: object) -> None:
         raise AssertionError("read again")
 
-    monkeypatch.setattr(local_reading.LocalReading, "_crc32c_of", read_again)
+    monkeypatch.setattr(local_reading, "_crc32c_of", read_again)
     assert list(LocalObjectStore(root).list()) == [made]
