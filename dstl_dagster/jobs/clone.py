@@ -159,14 +159,19 @@ def _require_all(
         )
     further = {source for source, _, _ in there - known}  # a driver's batch, of source '', moves any
     for name, source in sources.items():
-        stands = others[name].stands if name in others else "nowhere"
-        if stands != source.stands and not further.intersection((name, "")):
-            raise ConflictError(
-                f"job {other.job!r} cannot take the place of {live.job!r}: source {name!r} stands at "
-                f"{stands or 'its beginning'} there, and at {source.stands} here. Run it for "
-                f"{other.job!r} up to here, then swap again",
-                kind=ErrorKind.MOVED,
-            )
+        here = source.stands or "its beginning"
+        if name not in others:
+            what = f"it does not have source {name!r}, which stands at {here} here"
+        elif others[name].stands != source.stands and not further.intersection((name, "")):
+            stands = others[name].stands or "its beginning"
+            what = f"source {name!r} stands at {stands} there, and at {here} here"
+        else:
+            continue
+        raise ConflictError(
+            f"job {other.job!r} cannot take the place of {live.job!r}: {what}. Run it for {other.job!r} up "
+            "to here, then swap again",
+            kind=ErrorKind.MOVED,
+        )
 
 
 def _named(keys: Iterable[BatchKey], sources: Mapping[str, Source]) -> Iterable[tuple[str, str, str]]:

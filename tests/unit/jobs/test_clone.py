@@ -307,6 +307,14 @@ def test_a_swap_with_less_is_refused(store: MemoryObjectStore, live: Days) -> No
     live.coordinator.compose_commit()
     with pytest.raises(ConflictError, match="source 'inbox' stands at 4 there, and at 99 here"):
         swap_job(store, "live", "fixed", owner=OWNER)
+    live.coordinator.restore(4)
+    attempt = live.coordinator.trigger()
+    live.coordinator.record(attempt, [], [], {"inbox": 4, "letters": 7})
+    live.coordinator.confirm(attempt)
+    live.coordinator.compose_commit()
+    fixed.run(5)
+    with pytest.raises(ConflictError, match="does not have source 'letters', which stands at 7 here"):
+        swap_job(store, "live", "fixed", owner=OWNER)
     with pytest.raises(InvalidInputError, match="cannot take its own place"):
         swap_job(store, "live", "live", owner=OWNER)
 
