@@ -96,21 +96,10 @@ class MemoryAccount:
 
 
 _numbers = itertools.count(1)
-_private: WeakValueDictionary[str, MemoryAccount] = WeakValueDictionary()
-SHARED_ACCOUNT: Final = MemoryAccount("", SystemClock())
+_SHARED: Final = MemoryAccount("", SystemClock())
 """The account of every `memory://bucket` in this process."""
-
-
-def new_account(clock: Clock) -> MemoryAccount:
-    """A private account, which lives as long as a store on it."""
-    account = MemoryAccount(f"private-{next(_numbers)}", clock)
-    _private[account.identity] = account
-    return account
-
-
-def private_account(identity: str) -> MemoryAccount | None:
-    """The private account of this identity; `None` where no store on it lives any more."""
-    return _private.get(identity)
+_private: WeakValueDictionary[str, MemoryAccount] = WeakValueDictionary()
+"""By identity. Each lives as long as a store on it."""
 
 
 # It stands for a bucket: what runs over it takes the same ways as in production.
@@ -126,7 +115,9 @@ class MemoryObjectStore:
     """
 
     def __init__(self, bucket_name: str = "memory", *, clock: Clock | None = None) -> None:
-        self._attach(new_account(clock or SystemClock()), bucket_name, "")
+        account = MemoryAccount(f"private-{next(_numbers)}", clock or SystemClock())
+        _private[account.identity] = account
+        self._attach(account, bucket_name, "")
 
     @classmethod
     def _of(cls, account: MemoryAccount, bucket_name: str, prefix: str) -> MemoryObjectStore:
@@ -416,7 +407,7 @@ def open_memory(uri: str) -> MemoryObjectStore:
     """
     authority, prefix = rules.split_bucket_uri(uri, "memory")
     owner, at, bucket_name = authority.rpartition("@")
-    account = private_account(owner) if at else SHARED_ACCOUNT
+    account = _private.get(owner) if at else _SHARED
     if account is None:
         raise NotFoundError(f"{uri!r}: nothing in this process holds the private memory account {owner!r}")
     return MemoryObjectStore._of(account, bucket_name, prefix)

@@ -59,6 +59,18 @@ class Finding:
     message: str
 
 
+def _error(code: str, message: str) -> Finding:
+    return Finding(code, Severity.ERROR, message)
+
+
+def _warning(code: str, message: str) -> Finding:
+    return Finding(code, Severity.WARNING, message)
+
+
+def _note(code: str, message: str) -> Finding:
+    return Finding(code, Severity.NOTE, message)
+
+
 def check_store(
     store: ObjectStore,
     *,
@@ -102,34 +114,30 @@ def judge_bucket(resource: Mapping[str, Any], checkpoint_retention: timedelta | 
 def _judge_deletes(resource: Mapping[str, Any]) -> Iterator[Finding]:
     soft_seconds = int((resource.get("softDeletePolicy") or {}).get("retentionDurationSeconds") or 0)
     if soft_seconds:
-        yield Finding(
+        yield _warning(
             "soft_delete",
-            Severity.WARNING,
             f"soft delete keeps every deleted object for {soft_seconds / 86_400:g} days more, at full price: "
             "changelog files and subsumed checkpoints are deleted all the time (components are spared: the "
             "compose deletes those itself). Set the bucket's soft-delete duration to 0",
         )
     if (resource.get("versioning") or {}).get("enabled"):
-        yield Finding(
+        yield _warning(
             "versioning",
-            Severity.WARNING,
             "versioning keeps every deleted or replaced object as a noncurrent one, at full price, until a "
             "rule takes it. Switch it off, or add a lifecycle rule that deletes noncurrent versions",
         )
     retention = resource.get("retentionPolicy") or {}
     if retention.get("retentionPeriod"):
         days = int(retention["retentionPeriod"]) / 86_400
-        yield Finding(
+        yield _error(
             "retention_policy",
-            Severity.ERROR,
             f"the retention policy forbids any deletion for {days:g} days: commits cannot remove their "
             "components, aborted attempts stay, clean-up fails. Use a bucket without one (or a temporary "
             "bucket without one, if only published files are to be kept)",
         )
     if resource.get("defaultEventBasedHold"):
-        yield Finding(
+        yield _error(
             "event_based_hold",
-            Severity.ERROR,
             "every new object is held until somebody releases it: commits and clean-up cannot delete. "
             "Switch the default event-based hold off",
         )
@@ -138,35 +146,30 @@ def _judge_deletes(resource: Mapping[str, Any]) -> Iterator[Finding]:
 def _judge_class(resource: Mapping[str, Any]) -> Iterator[Finding]:
     storage_class = str(resource.get("storageClass") or "STANDARD")
     if storage_class in _COLD_CLASSES:
-        yield Finding(
+        yield _warning(
             "storage_class",
-            Severity.WARNING,
             f"new objects are {storage_class}: each is charged for {_COLD_CLASSES[storage_class]} days even "
             "if it lives for a minute, and reading costs extra. Use STANDARD for checkpoints",
         )
     elif storage_class == "RAPID":
-        yield Finding(
+        yield _error(
             "storage_class",
-            Severity.ERROR,
             "a zonal bucket (class RAPID) does not compose objects; use a regional one",
         )
     if (resource.get("autoclass") or {}).get("enabled"):
-        yield Finding(
+        yield _note(
             "autoclass",
-            Severity.NOTE,
             "Autoclass charges a fee for each object; many small changelog files make it add up",
         )
     if (resource.get("hierarchicalNamespace") or {}).get("enabled"):
-        yield Finding(
+        yield _note(
             "hierarchical_namespace",
-            Severity.NOTE,
             "the bucket has a hierarchical namespace: folders are resources of their own and stay when their "
             "objects are deleted, so empty `.inprogress` folders pile up",
         )
     if (resource.get("billing") or {}).get("requesterPays"):
-        yield Finding(
+        yield _error(
             "requester_pays",
-            Severity.ERROR,
             "requester pays: requests without a billing project are refused, and none is sent",
         )
 
@@ -198,9 +201,8 @@ def _judge_lifecycle(
                     "long as it is kept, and the state's base may be far older: exclude the job's prefix",
                 )
         elif action == "SetStorageClass":
-            yield Finding(
+            yield _warning(
                 "lifecycle_class",
-                Severity.WARNING,
                 f"a lifecycle rule moves {where} to {rule['action'].get('storageClass')}: deleting them soon "
                 "after is charged as if they had stayed, and restoring costs a retrieval fee",
             )
@@ -210,21 +212,19 @@ def _look_at_bucket(store: InspectableStore, checkpoint_retention: timedelta | N
     try:
         missing = store.missing_permissions(WANTED_PERMISSIONS)
     except NotFoundError as error:
-        yield Finding("no_bucket", Severity.ERROR, f"there is no such bucket: {error.message}")
+        yield _error("no_bucket", f"there is no such bucket: {error.message}")
         return
     except UnavailableError as error:
         raise _unreachable(store, error) from error
     except DstlError as error:
         missing = ()
-        yield Finding(
+        yield _note(
             "permissions_unseen",
-            Severity.NOTE,
             f"which permissions there are cannot be seen: {error.message}",
         )
     if missing:
-        yield Finding(
+        yield _error(
             "permissions",
-            Severity.ERROR,
             f"missing on {store.bucket_name!r}: {', '.join(missing)}; the role Storage Object User has them",
         )
     try:
@@ -232,9 +232,8 @@ def _look_at_bucket(store: InspectableStore, checkpoint_retention: timedelta | N
     except UnavailableError as error:
         raise _unreachable(store, error) from error
     except DstlError as error:
-        yield Finding(
+        yield _note(
             "settings_unseen",
-            Severity.NOTE,
             "the bucket's settings cannot be seen (that takes storage.buckets.get, which daily work does not "
             f"need): soft delete, versioning, retention and lifecycle were not checked. {error.message}",
         )
@@ -252,9 +251,8 @@ def _look_at_mount(store: ObjectStore, mounts: str | None) -> Iterator[Finding]:
             mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
     option = lock_option(Path(unquote(parts.path)).resolve(), mounts or "")
     if option is not None:
-        yield Finding(
+        yield _warning(
             "local_locks",
-            Severity.WARNING,
             f"the folder is on NFS, mounted with {option}: its locks hold on this machine alone, and two "
             "machines may both win one create. Use it from one machine only, or mount it with its locks",
         )
@@ -297,11 +295,7 @@ def probe_store(store: ObjectStore, new_id: Callable[[], uuid.UUID] = uuid.uuid4
     try:
         findings.extend(_probe(store, *names))
     except DstlError as error:
-        findings.append(
-            Finding(
-                "probe_failed", Severity.ERROR, f"a small object cannot be made and read: {error.message}"
-            )
-        )
+        findings.append(_error("probe_failed", f"a small object cannot be made and read: {error.message}"))
     findings.extend(_remove_probe(store, names))
     return findings
 
@@ -327,20 +321,18 @@ def _probe(store: ObjectStore, first: str, second: str, whole: str, copied: str)
             request()
         except ConflictError:
             continue
-        yield Finding(
+        yield _error(
             "preconditions_ignored",
-            Severity.ERROR,
             f"the service ignores the precondition of a {what}: rivals would overwrite each other",
         )
         return
     sources = [Source(first, one.generation), Source(second, two.generation)]
     store.compose(sources, whole, precondition=ABSENT, delete_sources=True, crc32c=crc32c(b"12"))
     if store.get(whole) != b"12":
-        yield Finding("compose_wrong", Severity.ERROR, "a compose of '1' and '2' does not read '12'")
+        yield _error("compose_wrong", "a compose of '1' and '2' does not read '12'")
     if any(store.stat(name) is not None for name in (first, second)):
-        yield Finding(
+        yield _error(
             "sources_kept",
-            Severity.ERROR,
             "the service does not delete the sources of a compose when it is asked to (deleteSourceObjects): "
             "commits would leave their components",
         )
@@ -355,9 +347,8 @@ def _probe_copy(store: ObjectStore, whole: str, copied: str) -> Iterator[Finding
             return
     except InvalidInputError:
         pass
-    yield Finding(
+    yield _warning(
         "copy_metadata",
-        Severity.WARNING,
         "the service does not copy an object with new metadata (rewrite): files cannot be committed from a "
         "temporary bucket. Set no gs.writer.temporary.bucket.name",
     )
@@ -368,9 +359,8 @@ def _probe_batch(store: ObjectStore, probe_names: Sequence[str]) -> Iterator[Fin
     if declared.batch_deletes:
         cast("BatchDeletingStore", store).delete_all([(name, ANY) for name in probe_names])
         if not store.capabilities.batch_deletes:
-            yield Finding(
+            yield _note(
                 "no_batches",
-                Severity.NOTE,
                 "the service takes no batches of deletions: clean-up makes a request for each object",
             )
 
@@ -380,9 +370,8 @@ def _probe_listing(store: ObjectStore, made: Mapping[str, ObjectStat]) -> Iterat
     listed = {stat.name: (stat.generation, stat.size, stat.crc32c) for stat in store.list(f"{folder}/")}
     wanted = {name: (stat.generation, stat.size, stat.crc32c) for name, stat in made.items()}
     if listed != wanted:
-        yield Finding(
+        yield _error(
             "listing_wrong",
-            Severity.ERROR,
             f"a listing does not show what was just written: {listed}, not {wanted}; "
             "the timeline and clean-up rely on listings",
         )
@@ -393,15 +382,13 @@ def _remove_probe(store: ObjectStore, probe_names: Sequence[str]) -> Iterator[Fi
         try:
             store.delete(name, precondition=ANY)
         except UnavailableError as error:
-            yield Finding(
+            yield _error(
                 "probe_left",
-                Severity.ERROR,
                 f"the probe's objects from {name!r} on may still be there: {error.message}",
             )
             return
         except DstlError as error:
-            yield Finding(
+            yield _error(
                 "probe_left",
-                Severity.ERROR,
                 f"the probe's object {name!r} cannot be deleted: {error.message}",
             )

@@ -17,8 +17,7 @@ other write has) and has the size and CRC-32C of what was sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 
 from dstl_dagster.errors import ConflictError, UnavailableError
 from dstl_dagster.format.crc32c import crc32c
@@ -36,21 +35,13 @@ WRITER_ID_KEY = "dstl-writer-id"
 """The metadata key of a write's id, which is chosen before the first try and reused by every retry."""
 
 
-class Verdict(Enum):
-    """The verdict of a stat on a write in doubt."""
-
-    OURS = "ours"  # it took effect: success
-    FOREIGN = "foreign"  # the name belongs to another write
-    ABSENT = "absent"  # nothing is there (now): the write may still arrive, or was deleted since
-
-
 @dataclass(frozen=True)
 class Expected:
     """The attributes that prove an object ours. `None` is not compared."""
 
     stamp: Mapping[str, str]
     size: int | None = None
-    crc32c: int | None = field(default=None)
+    crc32c: int | None = None
 
     def matches(self, stat: ObjectStat) -> bool:
         """True if it carries the whole stamp and has the expected bytes. An empty stamp proves nothing."""
@@ -60,13 +51,6 @@ class Expected:
             and self.size in (None, stat.size)
             and self.crc32c in (None, stat.crc32c)
         )
-
-
-def judge(stat: ObjectStat | None, expected: Expected) -> Verdict:
-    """Compare what is live with what we sent. Pure."""
-    if stat is None:
-        return Verdict.ABSENT
-    return Verdict.OURS if expected.matches(stat) else Verdict.FOREIGN
 
 
 def write_own(
@@ -94,19 +78,15 @@ def write_own(
     """
     try:
         return write()
-    except ConflictError:
+    except (ConflictError, UnavailableError) as error:
         stat = store.stat(name)
-        if stat is not None and judge(stat, expected) is Verdict.OURS:
+        if stat is not None and expected.matches(stat):
             return stat
-        raise
-    except UnavailableError as lost:
-        stat = store.stat(name)
-        if stat is not None and judge(stat, expected) is Verdict.OURS:
-            return stat
-        if stat is not None and not _may_still_arrive(stat, precondition):
+        lost = isinstance(error, UnavailableError)
+        if lost and stat is not None and not _may_still_arrive(stat, precondition):
             raise ConflictError(
                 f"{name!r} is another writer's object (generation {stat.generation}); read it, then decide"
-            ) from lost
+            ) from error
         raise
 
 

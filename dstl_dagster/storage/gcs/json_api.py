@@ -50,11 +50,9 @@ class GCSNames:
 
     @property
     def uri(self) -> str:
-        """As `ObjectStore.uri`."""
         return f"gs://{self.bucket.name}/{self.prefix}".rstrip("/")
 
     def uri_of(self, name: str) -> str:
-        """As `ObjectStore.uri_of`."""
         return f"gs://{self.bucket.name}/{self.full_name(name)}"
 
     def full_name(self, name: str) -> str:

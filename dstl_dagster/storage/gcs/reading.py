@@ -28,14 +28,13 @@ _CORRUPT_READS: Final = 3
 
 
 class GCSReading:
-    """The read side of one store. Any thread."""
+    """The read side of one store, by the names of `ObjectStore`. Any thread."""
 
     def __init__(self, transport: GCSTransport, names: GCSNames) -> None:
         self._transport = transport
         self._names = names
 
     def stat(self, name: str, generation: int | None) -> ObjectStat | None:
-        """As `ObjectStore.stat`."""
 
         def reload(attempt: RetryAttempt) -> ObjectStat:
             blob = self._names.blob(name, generation)
@@ -67,7 +66,6 @@ class GCSReading:
         return found.crc32c
 
     def get(self, name: str, generation: int | None) -> bytes:
-        """As `ObjectStore.get`."""
         uri = self._names.uri_of(name)
         for reads_left in range(_CORRUPT_READS - 1, -1, -1):
             try:
@@ -80,7 +78,6 @@ class GCSReading:
         raise AssertionError("unreachable")
 
     def get_range(self, name: str, start: int, length: int, generation: int | None) -> bytes:
-        """As `ObjectStore.get_range`."""
         rules.check_range(name, start, length)
         uri = self._names.uri_of(name)
         if length == 0:
@@ -104,7 +101,6 @@ class GCSReading:
         return self._transport.ask(uri, Operation.READ, download)
 
     def open_read(self, name: str, start: int, generation: int | None) -> GCSReader:
-        """As `ObjectStore.open_read`."""
         rules.check_range(name, start)
         found = self.stat(name, generation)
         if found is None:
@@ -118,7 +114,6 @@ class GCSReading:
         )
 
     def walk(self, prefix: str, start_offset: str | None) -> Iterator[ObjectStat]:
-        """As `ObjectStore.list`."""
         offset = None if start_offset is None else self._names.prefix + start_offset
         token: str | None = None
         while True:
@@ -128,7 +123,6 @@ class GCSReading:
                 return
 
     def first(self, prefix: str, count: int, start_offset: str | None) -> Sequence[ObjectStat]:
-        """As `ShortListingStore.list_first`."""
         offset = None if start_offset is None else self._names.prefix + start_offset
         page, token = self._page(self._names.prefix + prefix, offset, None, count)
         if len(page) < count and token is not None:

@@ -385,10 +385,21 @@ class GCSObjectStore:
         return server_time(self._transport.client)
 
     def bucket_resource(self) -> Mapping[str, Any]:
-        return self._transport.bucket_resource()
+        def reload(attempt: RetryAttempt) -> Mapping[str, Any]:
+            bucket = self._transport.client.bucket(self.bucket_name)
+            bucket.reload(timeout=self._transport.timeout_seconds(attempt), retry=None)
+            return dict(bucket._properties)
+
+        return self._transport.ask(f"gs://{self.bucket_name}", Operation.BUCKET, reload)
 
     def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
-        return self._transport.missing_permissions(wanted)
+        def test(attempt: RetryAttempt) -> Sequence[str]:
+            granted = self._transport.bucket.test_iam_permissions(
+                list(wanted), timeout=self._transport.timeout_seconds(attempt), retry=None
+            )
+            return [permission for permission in wanted if permission not in granted]
+
+        return self._transport.ask(f"gs://{self.bucket_name}", Operation.PERMISSIONS, test)
 
     def close(self) -> None:
         """Nothing: the client is the caller's, or shared by the process."""

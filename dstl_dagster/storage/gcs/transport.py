@@ -1,7 +1,7 @@
 """Requests to one bucket of Google Cloud Storage: credentials, time-outs, tries, errors of ours.
 
-Owns how a request is made and tried again, and what is asked of the bucket itself. Does not own the names of
-objects or what a request says (`gcs`), the protocol of an upload session (`gcs.upload`), or the meaning of an
+Owns how a request is made and tried again, and whether the bucket is there. Does not own the names of objects
+or what a request says (`gcs.store`), the protocol of an upload session (`gcs.upload`), or the meaning of an
 answer (`gcs.errors`).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
@@ -208,27 +208,6 @@ class GCSTransport:
             if error.kind != ErrorKind.NO_PERMISSION:
                 raise
             # Where we may not list, there is something that we may not list.
-
-    def bucket_resource(self) -> Mapping[str, Any]:
-        """As `InspectableStore.bucket_resource`."""
-
-        def reload(attempt: RetryAttempt) -> Mapping[str, Any]:
-            bucket = self.client.bucket(self.bucket.name)
-            bucket.reload(timeout=self.timeout_seconds(attempt), retry=None)
-            return dict(bucket._properties)
-
-        return self.ask(self._uri, Operation.BUCKET, reload)
-
-    def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
-        """As `InspectableStore.missing_permissions`."""
-
-        def test(attempt: RetryAttempt) -> Sequence[str]:
-            granted = self.bucket.test_iam_permissions(
-                list(wanted), timeout=self.timeout_seconds(attempt), retry=None
-            )
-            return [permission for permission in wanted if permission not in granted]
-
-        return self.ask(self._uri, Operation.PERMISSIONS, test)
 
 
 def _seconds(milliseconds: int | None) -> float | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -185,7 +184,7 @@ class HiddenFolder:
             self._swept = True
             self._sweep()
         while True:
-            path = f"{self._temporary_path}/{uuid.uuid4().hex}"
+            path = f"{self._temporary_path}/{os.urandom(16).hex()}"
             descriptor = self.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             made = TemporaryFile(self, path, descriptor)
             try:
@@ -272,6 +271,7 @@ class TemporaryFile:
         self.path = path
         self._descriptor: int | None = descriptor
         self._process_id = os.getpid()
+        self._renamed = False
 
     def write(self, payload: Buffer) -> None:
         """Write all of it. Raises: OSError, which names the file."""
@@ -298,14 +298,16 @@ class TemporaryFile:
         except FileNotFoundError:
             self._hidden.make_folder(Path(path).parent)
             put(self.path, path)
+        self._renamed = not create_only
 
     def close(self) -> None:
-        """Forget the temporary name, if it is still there, and free the lock. Never raises, at any call."""
+        """Forget the temporary name and free the lock. Never raises; may be called again."""
         if self._descriptor is not None and self._process_id == os.getpid():
             # The name goes while the lock is still held: the other way round a sweep could meet it. On a disk
             # that has become read-only it stays, for a sweep.
-            with suppress(OSError):
-                os.unlink(self.path)  # noqa: PTH108 - a text: see HiddenFolder
+            if not self._renamed:
+                with suppress(OSError):
+                    os.unlink(self.path)  # noqa: PTH108 - a text: see HiddenFolder
             unlock(self._descriptor)
         self._descriptor = None
 

@@ -26,9 +26,9 @@ def object_path(root: Path, name: str) -> Path:
     return _object_path(root, name if isinstance(name, str) else rules.check_name(name))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)
 def _object_path(root: Path, name: str) -> Path:
-    # Cached, because one write asks for it at each of its steps.
+    # Cached: a write asks for it at each of its steps, and a listing before it looks at a file.
     levels = rules.check_name(name).split("/")
     if name.startswith("/"):
         raise InvalidInputError(

@@ -184,9 +184,9 @@ class LocalObjectStore:
         metadata: Mapping[str, str] | None = None,
         chunk_size: int | None = None,
     ) -> ObjectWriter:
-        uri = self.uri_of(name)
+        object_path(self._root, name)
         rules.check_chunk_size(chunk_size)
-        return LocalWriter(self._writing, uri, name, precondition, rules.check_metadata(metadata))
+        return LocalWriter(self._writing, name, precondition, rules.check_metadata(metadata))
 
     # -- compose, copy, delete
 

@@ -32,7 +32,7 @@ class LocalWriting:
     """The write side of one root. Safe from any thread and process."""
 
     def __init__(self, hidden: HiddenFolder, records: Records, reading: LocalReading) -> None:
-        self._root = hidden.root
+        self.root = hidden.root
         self.hidden = hidden
         self._records = records
         self._reading = reading
@@ -48,10 +48,10 @@ class LocalWriting:
         metadata: Mapping[str, str],
     ) -> ObjectStat:
         """Link a finished temporary file in, whose bytes are durable. `held`: the name's lock."""
-        path = object_path(self._root, name)
+        path = object_path(self.root, name)
         current = self._reading.live_record(name)
         rules.check_precondition(
-            object_uri(self._root, name), current.generation if current else None, precondition
+            object_uri(self.root, name), current.generation if current else None, precondition
         )
         new = Record(
             generation=held.next_generation(name, current.generation if current else 0),
@@ -72,12 +72,12 @@ class LocalWriting:
 
     def remove(self, name: str) -> None:
         """Delete a live object. Under its lock."""
-        path = object_path(self._root, name)
+        path = object_path(self.root, name)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108 - as above
         self.hidden.sync_removal(path)
         self._records.remove(name)
-        prune_empty_folders(self._root, path.parent)
+        prune_empty_folders(self.root, path.parent)
 
     def _place(self, temporary: TemporaryFile, path: Path, *, create_only: bool) -> None:
         """Give the temporary file its final name in one step, durably.
@@ -128,13 +128,11 @@ class LocalWriter:
     def __init__(
         self,
         writing: LocalWriting,
-        uri: str,
         name: str,
         precondition: Precondition,
         metadata: Mapping[str, str],
     ) -> None:
         self._writing = writing
-        self._uri = uri
         self._name = name
         self._precondition = precondition
         self._metadata = metadata
@@ -197,9 +195,9 @@ class LocalWriter:
 
     def _open_file(self) -> TemporaryFile:
         if self._lost:
-            raise rules.lost_upload(self._uri)
+            raise rules.lost_upload(object_uri(self._writing.root, self._name))
         if self._over:
-            raise rules.closed_writer(self._uri)
+            raise rules.closed_writer(object_uri(self._writing.root, self._name))
         if self._temporary is None:
             self._temporary = self._writing.hidden.temporary_file()
         return self._temporary
