@@ -1,4 +1,4 @@
-"""The code in README.md, and its longer form on the page of an op, runs as printed."""
+"""The code in README.md, and its longer forms on the pages of a function and an op, runs as printed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.spark import read_state
 from dstl_dagster.storage import open_store
 from tests.docs.pages import PAGES, ROOT
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from dstl_dagster.testing.gcs_server import GCSServer
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+FUNCTION_PAGE = (ROOT / "docs" / "dagster" / "function.md").read_text(encoding="utf-8")
 OP_PAGE = (ROOT / "docs" / "how-to" / "op-with-state.md").read_text(encoding="utf-8")
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-03")
 _buckets = itertools.count(1)
@@ -57,11 +57,6 @@ def test_the_op_is_shown_in_under_25_lines():
     assert len(op.splitlines()) < 25
 
 
-def asset_example() -> str:
-    """The shorter one."""
-    return marked("asset")
-
-
 def test_three_lines_are_ours():
     """What an ordinary asset needs: the import, the key columns, the IO manager."""
     assert len([line for line in marked("three lines").splitlines() if "dstl" in line]) == 3
@@ -90,28 +85,30 @@ def test_three_lines_keep_rows_by_key(store, tmp_path):
 
 
 def test_the_asset_is_shown_in_under_15_lines():
-    """Imports, the asset, its definitions."""
-    assert len([line for line in asset_example().splitlines() if line]) < 15
+    """The asset, and those that show its checkpoints."""
+    assert len([line for line in marked("asset", FUNCTION_PAGE).splitlines() if line]) < 15
 
 
 @pytest.mark.spark
-def test_the_asset_merges_two_days(spark, store, tmp_path):
-    """The second day's orders are added to the first's; a day that runs twice counts once."""
-    inbox = tmp_path / "inbox"
-    inbox.mkdir()
-    (inbox / "2024-01-01.json").write_text('{"customer":"ada","amount":2.0}\n{"customer":"ada","amount":1.0}')
-    (inbox / "2024-01-02.json").write_text('{"customer":"ada","amount":4.0}')
-    names = {"INBOX": str(inbox), "DAYS": DAYS, "STORE": store, "__name__": "readme"}
-    exec(compile(asset_example(), "README.md", "exec", dont_inherit=True), names)
-    job = dg.Definitions.merge(
-        names["defs"], dg.Definitions(jobs=[dg.define_asset_job("day", [names["totals"]])])
+def test_the_asset_merges_two_days(spark, store):
+    """The second day's visits are added to the first's; a day that runs twice counts once."""
+    visits = {"2024-01-01": [("/", 3)], "2024-01-02": [("/", 4)]}
+
+    def visits_of(session, day):
+        return session.createDataFrame(visits[day], "page STRING, visits BIGINT")
+
+    names = {"dg": dg, "dstl": dstl, "DAYS": DAYS, "visits_of": visits_of, "__name__": "readme"}
+    exec(compile(marked("asset", FUNCTION_PAGE), "function.md", "exec", dont_inherit=True), names)
+    changelog = dstl.ChangelogStorageResource(uri=store)
+    job = dg.Definitions(
+        assets=[names["pages"], *names["pages_specs"]],
+        jobs=[dg.define_asset_job("day", [names["pages"]])],
+        resources={"changelog": changelog, "spark": dstl.SparkSessionResource()},
     ).resolve_job_def("day")
     with dg.DagsterInstance.ephemeral() as instance:
         for day in ("2024-01-01", "2024-01-01", "2024-01-02"):
             assert job.execute_in_process(partition_key=day, instance=instance).success
-    latest = CheckpointCoordinator("orders", open_store(store)).latest()
-    found = read_state(spark, latest, "totals", store=open_store(store))
-    assert [tuple(row) for row in found.collect()] == [("ada", 7.0)]
+    assert changelog.read_state("visits", "pages").to_arrow().to_pylist() == [{"page": "/", "visits": 7}]
 
 
 @pytest.mark.spark
@@ -165,11 +162,12 @@ def test_the_op_becomes_an_asset_as_it_stands():
 
 @pytest.mark.parametrize(("name", "ends_with"), [("demo", "dstl demo"), ("test", "-m pytest")])
 def test_the_two_commands_stand_in_the_readme(name, ends_with):
-    """CI finds the commands by their markers, so that it runs what people read."""
+    """CI finds the commands by their markers, so that it runs what people read, without scrolling."""
     shown = subprocess.run(
         [ROOT / ".ci/readme-command", name], capture_output=True, text=True, check=True, timeout=60
     )
     assert shown.stdout.strip().endswith(ends_with)
+    assert max(map(len, shown.stdout.splitlines())) <= 90
 
 
 def test_links_lead_somewhere():

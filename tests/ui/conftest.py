@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, ViewportSize
+    from playwright.sync_api import FloatRect, Page, ViewportSize
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PICTURES = "DSTL_UI_PICTURES"
@@ -110,16 +110,16 @@ def new_page(browser_path: str, size: ViewportSize) -> Iterator[Page]:
 
 @pytest.fixture
 def picture(browser_page: Page) -> Callable[..., None]:
-    """Keeps a picture of the page under a name, all of it or its top, where pictures are asked for."""
+    """Takes a picture, of the page, its top or a part, if pictures are asked for."""
     folder = os.environ.get(PICTURES)
 
-    def take(name: str, height: int | None = None) -> None:
+    def take(name: str, height: int | None = None, part: FloatRect | None = None) -> None:
         if folder is None:
             return
         size = browser_page.viewport_size
         assert size is not None
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"]}
-        browser_page.screenshot(path=Path(folder) / f"{name}.png", clip=clip)
+        whole: FloatRect = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"]}
+        browser_page.screenshot(path=Path(folder) / f"{name}.png", clip=part or whole)
 
     return take
 
