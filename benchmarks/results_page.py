@@ -205,8 +205,9 @@ def _at_most(sections: Mapping[str, Section], *files: str) -> str:
 
 
 def _conditions(section: Section) -> list[str]:
-    """Its line with date, commit, versions and machine, after an empty one."""
-    return ["", *re.findall(r"^\d{4}-\d\d-\d\d, commit .*$", section.text, re.MULTILINE)]
+    """Date, commit, peers and notes, after an empty line; `RESULTS.md` has our versions and the machine."""
+    lines = re.findall(r"^\d{4}-\d\d-\d\d, commit .*$", section.text, re.MULTILINE)
+    return ["", *(re.sub(r"; Python .* cores, load [\d.]*\d", "", each) for each in lines)]
 
 
 def draw(plot: Plot, folder: Path) -> None:

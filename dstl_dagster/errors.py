@@ -119,7 +119,7 @@ class ErrorKind(StrEnum):
     STATE_MISSING = "state_missing"
     """An object of the state disappeared. Restore it, or an older checkpoint."""
     SCHEMA_CHANGE = "schema_change"
-    """Columns, key or max_parallelism differ. Keep them, or rename the operator."""
+    """Columns, key or max_parallelism differ. Use the stored ones, or another operator."""
     DUPLICATE_KEY = "duplicate_key"
     """A key occurs twice in a checkpoint. Aggregate the rows first."""
     UNSUPPORTED_TYPE = "unsupported_type"

@@ -15,7 +15,7 @@ PAGE = "\n".join(page.read_text(encoding="utf-8") for page in chapters("changelo
 
 PRINTED = {
     "Append, persist, read back": [
-        "-1 b'what a reader must know first'",
+        "-1 b'metadata for readers'",
         "5 b'one change of key group 5'",
         "5 b'at once'",
         "7 b'many'",

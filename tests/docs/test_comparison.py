@@ -29,12 +29,12 @@ def test_the_numbers_are_those_of_the_results(page: ModuleType) -> None:
 
 
 def test_speeds_are_dated(page: ModuleType) -> None:
-    """Each section of speeds, and each table that quotes one, has the commit and the versions."""
+    """Each section of speeds has the commit and the versions, each table that quotes one the commit."""
     dated = r"^20\d\d-\d\d-\d\d, commit [0-9a-f]{7,}\S*; Python .* dstl-dagster .*; .* cores"
     for section in page.sections_of(RESULTS):
         if "seconds" in section.title:
             assert re.search(dated, section.text, re.MULTILINE), section.title
-    assert len(re.findall(dated, COMPARISON, re.MULTILINE)) == 5
+    assert len(re.findall(dated.partition("; ")[0], COMPARISON, re.MULTILINE)) == 5
 
 
 def test_each_plot_is_there_and_is_shown(page: ModuleType) -> None:
