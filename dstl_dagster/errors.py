@@ -99,7 +99,7 @@ class ErrorKind(StrEnum):
     UNCLAIMED = "unclaimed"
     """A source or operator is defined nowhere. Rename, drop or confirm it."""
     OTHER_SOURCE = "other_source"
-    """The source belongs to another asset or op. Name another source."""
+    """Another asset has the source, or counts otherwise. Name another source."""
     NOT_WRITTEN = "not_written"
     """A reported object or the report is missing. Run the writing step again."""
     OTHER_REPORT = "other_report"
