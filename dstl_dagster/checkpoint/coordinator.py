@@ -265,8 +265,8 @@ class CheckpointCoordinator(CheckpointReader):
         older than `min_age`, and delete what nothing needs.
 
         `num_retained` overrides the option of that name for this call. `deleted` is called with the URI and
-        generation of each object that is gone. What a task writes after its attempt has ended is found by the
-        next call.
+        generation of each object before it goes. What a task writes after its attempt has ended is found by
+        the next call.
 
         Raises: FormatError, NotFoundError if a retained manifest is unreadable; nothing more is deleted then.
         """

@@ -201,17 +201,17 @@ def abort_command(coordinator: CheckpointCoordinator, reason: str, yes: bool, as
 def gc_command(coordinator: CheckpointCoordinator, dry_run: bool, keep: int | None, as_json: bool) -> None:
     """Delete what nothing references: the rest of subsumed checkpoints, and what dead attempts left.
 
-    With --json each object that is gone is a line, as soon as it is; the last line sums up.
+    With --json each object is a line before it goes; the last line sums up.
     """
     # The command knows the retention only from options: its default must not subsume anything.
     if keep is None and not any(map(coordinator.job_options.gives, _RETENTION)):
         keep = _KEEP_ALL
 
-    def gone(uri: str, generation: int) -> None:
+    def goes(uri: str, generation: int) -> None:
         if as_json:
             answer(as_json, {"uri": uri, "generation": generation})
 
-    report = coordinator.clean_up(dry_run=dry_run, num_retained=keep, deleted=gone)
+    report = coordinator.clean_up(dry_run=dry_run, num_retained=keep, deleted=goes)
     answer(as_json, report, *clean_up_lines(report))
 
 

@@ -150,15 +150,15 @@ def compose_commit(
 
 
 def clean_up(step: Step, *, preview: bool = False) -> CleanUp:
-    """Step 7: subsume checkpoints beyond retention, and delete what nothing references. Each object that is
-    gone is a line of the step's standard output, which Dagster keeps.
+    """Step 7: subsume checkpoints beyond retention, and delete what nothing references. Each object is a
+    line of the step's standard output, which Dagster keeps, before it goes.
     """
     cost = step.coordinator.running_cost()
 
-    def gone(uri: str, generation: int) -> None:
+    def goes(uri: str, generation: int) -> None:
         print(json.dumps({"uri": uri, "generation": generation}), flush=True)
 
-    report = step.coordinator.clean_up(dry_run=preview, deleted=gone)
+    report = step.coordinator.clean_up(dry_run=preview, deleted=goes)
     spent = cost.in_words()
     match_partitions(step)
     nothing_yet = "preview, nothing was changed: " if preview else ""

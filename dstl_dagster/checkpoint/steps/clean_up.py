@@ -82,7 +82,8 @@ class CleanUp:
 
 
 Deleted = Callable[[str, int], object]
-"""Called with the URI and generation of each object that is gone; with `dry_run`, of each that would go."""
+"""Called with the URI and generation of each object before it goes, as the answer of a deletion may be lost;
+with `dry_run`, of each that would go."""
 
 
 def clean_up(job: Job, *, dry_run: bool, num_retained: int | None, deleted: Deleted | None) -> CleanUp:
@@ -157,13 +158,16 @@ def collect_garbage(
     grace = GraceClock(store, timeline.names, job.options.reader_grace)
     views = _Foreseen(timeline, subsuming) if subsuming else timeline
     run = _Run(store, views, job.names, grace, marks, references, job.threads)
-    tally = _Tally(dry_run, deleted)
+    tally = _Tally(dry_run)
     for home, page in run.pages(_places(job)):
         garbage = run.garbage(page)
+        if deleted is not None:
+            for each in garbage:
+                deleted(home.uri_of(each.stat.name), each.stat.generation)
         if not dry_run:
             # What a dead attempt wrote a moment ago would be refused, a hundred at a time.
             let_settle(home, (each.stat.updated for each in garbage), job.clock)
-        tally.add(home, _deleted(home, garbage, dry_run=dry_run, threads=run.threads))
+        tally.add(_deleted(home, garbage, dry_run=dry_run, threads=run.threads))
     if not dry_run:
         run.leave_mark()
     report = tally.report(grace)
@@ -321,19 +325,16 @@ def _deleted(
 class _Tally:
     """Sums up what was deleted."""
 
-    def __init__(self, dry_run: bool, deleted: Deleted | None) -> None:
+    def __init__(self, dry_run: bool) -> None:
         self._dry_run = dry_run
-        self._deleted = deleted
         self._names: list[str] = []
         self._objects = 0
         self._bytes = 0
         self._first: datetime | None = None
         self._reasons: Counter[str] = Counter()
 
-    def add(self, home: ObjectStore, garbage: Iterator[Garbage]) -> None:
+    def add(self, garbage: Iterator[Garbage]) -> None:
         for each in garbage:
-            if self._deleted is not None:
-                self._deleted(home.uri_of(each.stat.name), each.stat.generation)
             if len(self._names) < _NAMES_KEPT:
                 self._names.append(each.stat.name)
             self._objects += 1

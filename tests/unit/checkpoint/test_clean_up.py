@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError
+from dstl_dagster.errors import FormatError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
 from dstl_dagster.storage import ABSENT, ANY
@@ -35,6 +35,26 @@ def test_state_of_retained_checkpoints_survives(job):
     assert fresh.latest().manifest.operators.get("totals").handles == handles
     for handle in handles:
         assert job.store.stat(handle.handles_and_offsets[0][0].name) is not None
+
+
+def test_what_goes_is_listed_although_no_answer_came(job, monkeypatch):
+    """Objects that are deleted while the request fails are on the list by which an operator returns them."""
+    coordinator = job.coordinator()
+    attempt = coordinator.trigger()
+    coordinator.record(attempt, [job.changes(attempt)], [job.file(attempt, "out/a", b"x", b"y")])
+    coordinator.abort(attempt)
+    before, listed, delete = set(job.names()), set(), type(job.store).delete
+
+    def unanswered(store, name, **how):
+        delete(store, name, **how)
+        raise UnavailableError("the connection was reset")
+
+    monkeypatch.setattr(type(job.store), "delete", unanswered)
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            coordinator.clean_up(deleted=lambda uri, _: listed.add(uri))
+    gone = {job.store.uri_of(name) for name in before - set(job.names())}
+    assert set() < gone <= listed
 
 
 def test_published_files_are_never_deleted(job):
