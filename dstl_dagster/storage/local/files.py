@@ -15,12 +15,14 @@ import hashlib
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import UnavailableError
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer
 
@@ -259,6 +261,20 @@ class HeldLocks:
         return generation
 
 
+@dataclass(frozen=True)
+class FileIdentity:
+    """Which file it is: a rename or hard link keeps all three, a change or copy does not."""
+
+    inode: int
+    size: int
+    modified_nanos: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileIdentity:
+        """The identity of an open or named file."""
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
 class TemporaryFile:
     """A file that readers do not see until it is linked in. One thread at a time.
 
@@ -272,23 +288,28 @@ class TemporaryFile:
         self._descriptor: int | None = descriptor
         self._process_id = os.getpid()
         self._renamed = False
+        self.crc32c = EMPTY_CRC32C
 
-    def write(self, payload: Buffer) -> None:
-        """Write all of it. Raises: OSError, which names the file."""
+    def write(self, payload: Buffer, crc32c: int | None = None) -> int:
+        """Write all of it. `crc32c`: of all until then, if known. Raises: OSError, which names the file."""
         descriptor = self._open_descriptor()
-        rest = memoryview(payload).cast("B")
+        octets = rest = memoryview(payload).cast("B")
         try:
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
         except OSError as error:
             error.filename = self.path  # the error of a full disk names a descriptor only
             raise
+        self.crc32c = extend(self.crc32c, octets) if crc32c is None else crc32c
+        return len(octets)
 
-    def sync(self) -> os.stat_result:
-        """Make the bytes durable. Returns the file's status after that."""
-        descriptor = self._open_descriptor()
-        self._hidden.sync_file(descriptor)
-        return os.fstat(descriptor)
+    def sync(self) -> None:
+        """Make the bytes durable."""
+        self._hidden.sync_file(self._open_descriptor())
+
+    def identity(self) -> FileIdentity:
+        """It stays the same when the file gets its name."""
+        return FileIdentity.of(os.fstat(self._open_descriptor()))
 
     def place(self, path: str | Path, *, create_only: bool) -> None:
         """Give it this name: a new one, or one that it takes from another file. Raises: OSError."""

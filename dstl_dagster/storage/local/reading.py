@@ -19,10 +19,9 @@ from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.storage.local.errors import is_missing, status_of, translate_os_errors
 from dstl_dagster.storage.local.file_ranges import FileRanges
-from dstl_dagster.storage.local.files import HiddenFolder
+from dstl_dagster.storage.local.files import FileIdentity, HiddenFolder
 from dstl_dagster.storage.local.paths import check_inside, object_path
 from dstl_dagster.storage.local.records import (
-    FileIdentity,
     Record,
     Records,
     match_record,

@@ -27,26 +27,12 @@ from typing import Any
 from dstl_dagster.errors import FormatError
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.storage.local.file_ranges import FileRanges
-from dstl_dagster.storage.local.files import HiddenFolder
+from dstl_dagster.storage.local.files import FileIdentity, HiddenFolder
 
 _VERSION = 1
 _ENCODER = json.JSONEncoder(sort_keys=True)
 _DAMAGES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of reading a record that is not one."""
-
-
-@dataclass(frozen=True)
-class FileIdentity:
-    """Which file it is: a rename or hard link keeps all three, a change or copy does not."""
-
-    inode: int
-    size: int
-    modified_nanos: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> FileIdentity:
-        """The identity of an open or named file."""
-        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, InvalidInputError
-from dstl_dagster.format.crc32c import EMPTY_CRC32C, combine, extend
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.format.crc32c import crc32c as checksum
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import (
@@ -46,7 +46,7 @@ from dstl_dagster.storage.local.paths import (
     path_of_uri,
 )
 from dstl_dagster.storage.local.reading import LocalReading
-from dstl_dagster.storage.local.records import FileIdentity, Records
+from dstl_dagster.storage.local.records import Records
 from dstl_dagster.storage.local.writing import LocalWriter, LocalWriting
 
 DEFAULT_LOCK_WAIT_SECONDS = 60.0
@@ -205,9 +205,9 @@ class LocalObjectStore:
         uri, pairs = self.uri_of(target), rules.check_metadata(metadata)
         temporary = self._hidden.temporary_file()
         try:
-            pinned, crc = self._copy_bytes(sources, temporary)
-            rules.check_crc32c(uri, crc, crc32c)
-            file = FileIdentity.of(temporary.sync())
+            pinned = self._copy_bytes(sources, temporary)
+            rules.check_crc32c(uri, temporary.crc32c, crc32c)
+            temporary.sync()
             names = [source.name for source in pinned]
             going = [name for name in names if delete_sources and name != target]
             with self._hidden.locked([target, *going], shared=names) as held:
@@ -218,29 +218,25 @@ class LocalObjectStore:
                     live = self._reading.live_record(source.name)
                     if live is None or live.generation != source.generation:
                         raise rules.missing(self.uri_of(source.name), source.generation)
-                made = self._writing.publish(target, held, temporary, file, crc, precondition, pairs)
+                made = self._writing.publish(target, held, temporary, precondition, pairs)
                 for name in going:
                     self._writing.remove(name)
                 return made
         finally:
             temporary.close()
 
-    def _copy_bytes(
-        self, sources: Sequence[Source], temporary: TemporaryFile
-    ) -> tuple[Sequence[Source], int]:
-        """The generations that were copied, and the checksum of all."""
+    def _copy_bytes(self, sources: Sequence[Source], temporary: TemporaryFile) -> Sequence[Source]:
+        """Returns the generations that were copied."""
         pinned = []
-        whole_crc = EMPTY_CRC32C
         for source in sources:
             with self._reading.open(source.name, source.generation) as reader:
-                crc, record = EMPTY_CRC32C, reader.record
+                crc = EMPTY_CRC32C
                 while payload := reader.read(_COPY_BYTES):
                     crc = extend(crc, payload)
                     temporary.write(payload)
-                rules.check_crc32c(self.uri_of(source.name), crc, record.crc32c)
-                whole_crc = combine(whole_crc, crc, record.file.size)
-                pinned.append(Source(source.name, record.generation))
-        return pinned, whole_crc
+                rules.check_crc32c(self.uri_of(source.name), crc, reader.record.crc32c)
+                pinned.append(Source(source.name, reader.record.generation))
+        return pinned
 
     def copy(
         self,

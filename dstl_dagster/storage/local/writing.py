@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, InvalidInputError
-from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer, ObjectStat, Precondition
 from dstl_dagster.storage.local.errors import status_of, translate_os_errors
 from dstl_dagster.storage.local.files import HeldLocks, HiddenFolder, TemporaryFile
 from dstl_dagster.storage.local.paths import object_path, object_uri
 from dstl_dagster.storage.local.reading import LocalReading
-from dstl_dagster.storage.local.records import FileIdentity, Record, Records
+from dstl_dagster.storage.local.records import Record, Records
 
 _PLACE_ATTEMPTS: Final = 100
 
@@ -42,8 +41,6 @@ class LocalWriting:
         name: str,
         held: HeldLocks,
         temporary: TemporaryFile,
-        file: FileIdentity,
-        crc: int,
         precondition: Precondition,
         metadata: Mapping[str, str],
     ) -> ObjectStat:
@@ -55,10 +52,10 @@ class LocalWriting:
         )
         new = Record(
             generation=held.next_generation(name, current.generation if current else 0),
-            crc32c=crc,
+            crc32c=temporary.crc32c,
             updated=self.hidden.clock.now(),
             metadata=metadata,
-            file=file,
+            file=temporary.identity(),
         )
         # Record first: a reader of the file finds its record. A kill here leaves a record of no file.
         self._records.write(name, [new, current] if current else [new])
@@ -137,7 +134,6 @@ class LocalWriter:
         self._precondition = precondition
         self._metadata = metadata
         self._temporary: TemporaryFile | None = None
-        self._crc = EMPTY_CRC32C
         self._made: ObjectStat | None = None
         self._over = False
         self._lost = False
@@ -151,14 +147,11 @@ class LocalWriter:
     @translate_os_errors
     def _take(self, payload: Buffer, crc32c: int | None) -> int:
         temporary = self._open_file()
-        octets = memoryview(payload).cast("B")
         try:
-            temporary.write(octets)
+            return temporary.write(payload, crc32c)
         except OSError:
             self._lose()  # how much of it was taken is not known
             raise
-        self._crc = extend(self._crc, octets) if crc32c is None else crc32c
-        return len(octets)
 
     def flush(self) -> None:
         self._open_file()
@@ -169,14 +162,14 @@ class LocalWriter:
             temporary = self._open_file()
             # Before the lock, which others wait for: a sync takes longer than all the rest.
             try:
-                file = FileIdentity.of(temporary.sync())
+                temporary.sync()
             except OSError:
                 # The system reports it only once: the next sync would succeed without these bytes.
                 self._lose()
                 raise
             with self._writing.hidden.locked([self._name]) as held:
                 self._made = self._writing.publish(
-                    self._name, held, temporary, file, self._crc, self._precondition, self._metadata
+                    self._name, held, temporary, self._precondition, self._metadata
                 )
             self.abort()
         return self._made
