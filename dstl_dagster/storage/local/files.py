@@ -23,7 +23,6 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
-from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer
 
 _FIRST_PAUSE_SECONDS: Final = 0.0002
@@ -278,26 +277,31 @@ class FileIdentity:
 class TemporaryFile:
     """A file that readers do not see until it is linked in. One thread at a time.
 
-    It belongs to the process that created it. The copy that a fork leaves in a child holds nothing: its
-    `close` does nothing, and any other use raises NotFoundError, kind `upload_lost`.
+    An error in it ends it: how much of it there is on disk is not known then. It belongs to the process that
+    created it. The copy that a fork leaves in a child is lost, and its `close` does nothing.
     """
 
     def __init__(self, hidden: HiddenFolder, path: str, descriptor: int) -> None:
         self._hidden = hidden
         self.path = path
-        self._descriptor: int | None = descriptor
+        self._descriptor = descriptor
         self._process_id = os.getpid()
-        self._renamed = False
+        self._renamed = self._closed = False
         self.crc32c = EMPTY_CRC32C
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing can be done with it any more."""
+        return self._closed or self._process_id != os.getpid()
 
     def write(self, payload: Buffer, crc32c: int | None = None) -> int:
         """Write all of it. `crc32c`: of all until then, if known. Raises: OSError, which names the file."""
-        descriptor = self._open_descriptor()
         octets = rest = memoryview(payload).cast("B")
         try:
             while rest:
-                rest = rest[os.write(descriptor, rest) :]
+                rest = rest[os.write(self._descriptor, rest) :]
         except OSError as error:
+            self.close()
             error.filename = self.path  # the error of a full disk names a descriptor only
             raise
         self.crc32c = extend(self.crc32c, octets) if crc32c is None else crc32c
@@ -305,11 +309,16 @@ class TemporaryFile:
 
     def sync(self) -> None:
         """Make the bytes durable."""
-        self._hidden.sync_file(self._open_descriptor())
+        try:
+            self._hidden.sync_file(self._descriptor)
+        except OSError:
+            # The system reports it only once: the next sync would succeed without these bytes.
+            self.close()
+            raise
 
     def identity(self) -> FileIdentity:
         """It stays the same when the file gets its name."""
-        return FileIdentity.of(os.fstat(self._open_descriptor()))
+        return FileIdentity.of(os.fstat(self._descriptor))
 
     def place(self, path: str | Path, *, create_only: bool) -> None:
         """Give it this name: a new one, or one that it takes from another file. Raises: OSError."""
@@ -323,20 +332,15 @@ class TemporaryFile:
 
     def close(self) -> None:
         """Forget the temporary name and free the lock. Never raises; may be called again."""
-        if self._descriptor is not None and self._process_id == os.getpid():
-            # The name goes while the lock is still held: the other way round a sweep could meet it. On a disk
-            # that has become read-only it stays, for a sweep.
-            if not self._renamed:
-                with suppress(OSError):
-                    os.unlink(self.path)  # noqa: PTH108 - a text: see HiddenFolder
-            unlock(self._descriptor)
-        self._descriptor = None
-
-    def _open_descriptor(self) -> int:
-        if self._process_id != os.getpid():
-            raise rules.lost_upload(self.path)
-        assert self._descriptor is not None, "a closed temporary file is not used again"
-        return self._descriptor
+        if self.is_lost:
+            return
+        self._closed = True
+        # The name goes while the lock is still held: the other way round a sweep could meet it. On a disk
+        # that has become read-only it stays, for a sweep.
+        if not self._renamed:
+            with suppress(OSError):
+                os.unlink(self.path)  # noqa: PTH108 - a text: see HiddenFolder
+        unlock(self._descriptor)
 
 
 def _stripe(name: str) -> int:

@@ -136,22 +136,14 @@ class LocalWriter:
         self._temporary: TemporaryFile | None = None
         self._made: ObjectStat | None = None
         self._over = False
-        self._lost = False
-
-    def write(self, payload: Buffer) -> int:
-        return self._take(payload, None)
-
-    def write_summed(self, payload: Buffer, crc32c: int) -> int:
-        return self._take(payload, crc32c)
 
     @translate_os_errors
-    def _take(self, payload: Buffer, crc32c: int | None) -> int:
-        temporary = self._open_file()
-        try:
-            return temporary.write(payload, crc32c)
-        except OSError:
-            self._lose()  # how much of it was taken is not known
-            raise
+    def write(self, payload: Buffer) -> int:
+        return self._open_file().write(payload)
+
+    @translate_os_errors
+    def write_summed(self, payload: Buffer, crc32c: int) -> int:
+        return self._open_file().write(payload, crc32c)
 
     def flush(self) -> None:
         self._open_file()
@@ -160,13 +152,7 @@ class LocalWriter:
     def close(self) -> ObjectStat:
         if self._made is None:
             temporary = self._open_file()
-            # Before the lock, which others wait for: a sync takes longer than all the rest.
-            try:
-                temporary.sync()
-            except OSError:
-                # The system reports it only once: the next sync would succeed without these bytes.
-                self._lose()
-                raise
+            temporary.sync()  # before the lock, which others wait for: it takes longer than all the rest
             with self._writing.hidden.locked([self._name]) as held:
                 self._made = self._writing.publish(
                     self._name, held, temporary, self._precondition, self._metadata
@@ -182,17 +168,13 @@ class LocalWriter:
     # Dropped without `close`: nothing was linked in, and the temporary file goes.
     __del__ = abort
 
-    def _lose(self) -> None:
-        self._lost = True
-        self.abort()
-
     def _open_file(self) -> TemporaryFile:
-        if self._lost:
-            raise rules.lost_upload(object_uri(self._writing.root, self._name))
         if self._over:
             raise rules.closed_writer(object_uri(self._writing.root, self._name))
         if self._temporary is None:
             self._temporary = self._writing.hidden.temporary_file()
+        if self._temporary.is_lost:
+            raise rules.lost_upload(object_uri(self._writing.root, self._name))
         return self._temporary
 
 
