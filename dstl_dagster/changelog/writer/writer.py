@@ -190,10 +190,8 @@ class FsStateChangelogWriter:
 
         After a permanent failure, persist from above it, or begin a new log.
         """
-        self._check_usable()
-        self._empty_inbox()
-        check_checkpoint_id(checkpoint_id)
-        check_persisted_from(from_, self._lowest_sqn, self._active_sqn, self._highest_failed)
+        self._settle(from_=from_)
+        self._check_persist(from_, checkpoint_id)
         self._roll_over()
         taken = self._take_not_uploaded(from_)
         wanted = SequenceNumberRange(from_, self._active_sqn)
@@ -211,6 +209,25 @@ class FsStateChangelogWriter:
         if taken:
             self._submit(taken, checkpoint_id)
         return future
+
+    def _check_persist(self, from_: SequenceNumber, checkpoint_id: object) -> None:
+        """Raises: UnavailableError (kind `upload_failed`), InvalidInputError."""
+        if isinstance(checkpoint_id, bool) or not isinstance(checkpoint_id, int) or checkpoint_id < 0:
+            raise InvalidInputError(f"a checkpoint id is a whole number of 0 or more, not {checkpoint_id!r}")
+        if self._highest_failed is not None and self._highest_failed[0] >= from_:
+            raise UnavailableError(
+                f"the upload for {self._highest_failed[0]} has already failed previously: persist from above "
+                "it, after writing the state anew, or begin a new log",
+                kind=ErrorKind.UPLOAD_FAILED,
+            ) from self._highest_failed[1]
+        if self._lowest_sqn > from_:
+            raise InvalidInputError(
+                f"requested changes were truncated (requested: {from_}, truncated: {self._lowest_sqn})"
+            )
+        if self._active_sqn < from_:
+            raise InvalidInputError(
+                f"requested changes were not yet appended (requested: {from_}, appended: {self._active_sqn})"
+            )
 
     def _uploaded_in(self, positions: SequenceNumberRange) -> dict[SequenceNumber, UploadResult]:
         """The uploaded part of a range. Costs as much as the range is long, not the log."""
@@ -291,15 +308,8 @@ class FsStateChangelogWriter:
     # -- the life of a checkpoint ------------------------------------------------------------------
 
     def confirm(self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: int) -> None:
-        """A checkpoint owns the files of `[from_, to)` now: they are no longer deleted from here.
-
-        Local copies that only earlier checkpoints used go. InvalidInputError for a range that ends before
-        it begins or reaches beyond what was appended.
-        """
-        self._check_usable()
-        self._empty_inbox()
-        check_position("from_", from_)
-        check_position("to", to)
+        """As `StateChangelogWriter.confirm`. Local copies that only earlier checkpoints used go."""
+        self._settle(from_=from_, to=to)
         if from_ > to:
             raise InvalidInputError(f"invalid confirm range: [{from_},{to})")
         if max(from_, to) > self._active_sqn:
@@ -309,25 +319,19 @@ class FsStateChangelogWriter:
         self._files.discard_local_up_to(checkpoint_id)
 
     def reset(self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: int) -> None:
-        """A checkpoint was aborted: local copies that only it and earlier ones used go.
+        """As `StateChangelogWriter.reset`. Local copies that only this checkpoint and earlier ones used go.
 
-        Nothing appended is lost, and nothing is uploaded again; the range is upstream's and has no effect.
+        Nothing is uploaded again; the range is upstream's and has no effect.
         """
-        self._check_usable()
-        self._empty_inbox()
-        check_position("from_", from_)
-        check_position("to", to)
+        self._settle(from_=from_, to=to)
         self._files.discard_local_up_to(checkpoint_id + 1)
 
     def truncate(self, to: SequenceNumber) -> None:
-        """Everything below `to` (exclusive) is no longer needed: its state was materialized.
+        """As `StateChangelogWriter.truncate`.
 
-        Sets not uploaded are dropped, uploaded ones released, those in flight are released when they
-        arrive. InvalidInputError beyond what has a position, or below an earlier truncation.
+        Sets not uploaded are dropped, uploaded ones released, those in flight are released when they arrive.
         """
-        self._check_usable()
-        self._empty_inbox()
-        check_position("to", to)
+        self._settle(to=to)
         if to > self._active_sqn:
             raise InvalidInputError(
                 f"cannot truncate to {to}: only positions below {self._active_sqn} are there"
@@ -340,10 +344,7 @@ class FsStateChangelogWriter:
             self._files.release(self._uploaded.pop(sqn))
 
     def truncate_and_close(self, from_: SequenceNumber) -> None:
-        """Release everything from `from_` (inclusive) on, which no checkpoint holds, and close."""
-        self._check_usable()
-        self._empty_inbox()
-        check_position("from_", from_)
+        self._settle(from_=from_)
         self._highest_sqn = from_
         for sqn in [sqn for sqn in self._uploaded if sqn >= from_]:
             self._files.release(self._uploaded.pop(sqn))
@@ -386,16 +387,20 @@ class FsStateChangelogWriter:
                 "a changelog writer belongs to the thread that made it: make one for each thread"
             )
 
+    def _settle(self, **positions: object) -> None:
+        """What every call for a range begins with: checks, and the results that have arrived."""
+        self._check_usable()
+        self._empty_inbox()
+        for what, sqn in positions.items():
+            if not isinstance(sqn, SequenceNumber):
+                raise InvalidInputError(
+                    f"{what} is a {type(sqn).__name__}, not a SequenceNumber: SequenceNumber.of(n)"
+                )
+
     def _check_usable(self) -> None:
         self._check_thread()
         if self._closed:
             raise ClosedError("the changelog writer is closed: create another")
-
-
-def check_checkpoint_id(checkpoint_id: object) -> None:
-    """InvalidInputError unless it is a checkpoint id."""
-    if isinstance(checkpoint_id, bool) or not isinstance(checkpoint_id, int) or checkpoint_id < 0:
-        raise InvalidInputError(f"a checkpoint id is a whole number of 0 or more, not {checkpoint_id!r}")
 
 
 def checked_key_group(key_group: object) -> int:
@@ -414,14 +419,6 @@ def checked_value(value: object) -> bytes:
             f"a change of {len(change)} bytes is larger than {MAX_CHANGE_BYTES}: split it"
         )
     return change
-
-
-def check_position(what: str, sqn: object) -> None:
-    """InvalidInputError unless it is a SequenceNumber."""
-    if not isinstance(sqn, SequenceNumber):
-        raise InvalidInputError(
-            f"{what} is a {type(sqn).__name__}, not a SequenceNumber: SequenceNumber.of(n)"
-        )
 
 
 _BUGS: Final = (
@@ -446,33 +443,3 @@ def as_dstl_error(error: BaseException) -> DstlError:
         failure = InternalError(f"the upload failed, and not for the storage's sake: {text}")
     failure.__cause__ = error
     return failure
-
-
-def check_persisted_from(
-    from_: SequenceNumber,
-    lowest: SequenceNumber,
-    active: SequenceNumber,
-    highest_failed: tuple[SequenceNumber, BaseException] | None,
-) -> None:
-    """Check that everything from `from_` on can be made durable.
-
-    Args:
-        lowest: where the log begins, after truncations.
-        active: the position of the next change.
-        highest_failed: the highest position whose upload failed permanently, and why.
-
-    Raises: UnavailableError (kind `upload_failed`), InvalidInputError.
-    """
-    check_position("from_", from_)
-    if highest_failed is not None and highest_failed[0] >= from_:
-        raise UnavailableError(
-            f"the upload for {highest_failed[0]} has already failed previously: persist from above "
-            "it, after writing the state anew, or begin a new log",
-            kind=ErrorKind.UPLOAD_FAILED,
-        ) from highest_failed[1]
-    if lowest > from_:
-        raise InvalidInputError(f"requested changes were truncated (requested: {from_}, truncated: {lowest})")
-    if active < from_:
-        raise InvalidInputError(
-            f"requested changes were not yet appended (requested: {from_}, appended: {active})"
-        )
