@@ -19,7 +19,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.code_location import assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.repeated_run import observe_if_unchanged
-from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, used
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.inject.store_check import FilesInside
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report.events import output_of_state
@@ -27,7 +27,7 @@ from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit, con
 from dstl_dagster.orchestration.tags import TAG_STEP
 from dstl_dagster.timeline import Ending
 
-Reference = dict[str, Any]
+Reference = Any  # the JSON form of an attempt: Dagster takes no dict[str, Any] here
 
 
 def _checked(_context: Any, value: Any) -> dg.TypeCheck:
@@ -175,31 +175,9 @@ class StepOps:
                 )
             yield output
 
-        body = _of_reference(self.changelog, last if is_last else step)
+        body = with_changelog(self.changelog, last if is_last else step)
         body.__doc__ = description  # also for `help`
         return decorator(body)
-
-
-def _of_reference(
-    given: ChangelogStorageResource | None,
-    step: Callable[[dg.OpExecutionContext, Reference, ChangelogStorageResource], Any],
-) -> Callable[..., Any]:
-    """The function of an op; it asks for the resource named `changelog` where none is passed."""
-
-    def of_given(
-        context: dg.OpExecutionContext,
-        reference: dict,  # type: ignore[type-arg] # Dagster takes no dict[str, Any]
-    ) -> Any:
-        return used(given, lambda resource: step(context, reference, resource))
-
-    def of_injected(
-        context: dg.OpExecutionContext,
-        reference: dict,  # type: ignore[type-arg] # as above
-        changelog: ChangelogStorageResource,
-    ) -> Any:
-        return step(context, reference, changelog)
-
-    return of_injected if given is None else of_given
 
 
 def _run(
@@ -221,14 +199,14 @@ def _run(
     return attempt
 
 
-def _compose_commit(step: Step, attempt: Attempt) -> None:
-    compose_commit(step, attempt.checkpoint_id, attempt=attempt)
-
-
 _STEPS: Final[Mapping[str, tuple[str, Callable[..., Any], Body]]] = {
     "persist": ("4", persist, persist),
     "confirm": ("5", confirm, confirm),
-    "compose_commit": ("6", compose_commit, _compose_commit),
+    "compose_commit": (
+        "6",
+        compose_commit,
+        lambda step, attempt: compose_commit(step, attempt.checkpoint_id, attempt=attempt),
+    ),
     "cleanup": ("7", clean_up, lambda step, _: clean_up(step)),
 }
 """The ops in their order: the number of the step, the function whose docstring Dagster shows, and how it is

@@ -8,10 +8,10 @@ of a `gs://` bucket.
 
 # No postponed annotations here: Dagster recognizes a nested resource by the object of its annotation.
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -38,14 +38,7 @@ from dstl_dagster.orchestration.inject.preflight import log_bucket_findings
 from dstl_dagster.orchestration.inject.repeated_run import log_repeated
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
-from dstl_dagster.orchestration.steps import (
-    Step,
-    clean_up,
-    compose_commit,
-    confirm,
-    is_complete,
-    persist,
-)
+from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit, confirm, is_complete, persist
 from dstl_dagster.orchestration.tags import TAG_STEP
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
@@ -163,12 +156,16 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         a batch that a completed checkpoint holds.
         """
         with without_useless_retries():
-            found = _OpAttempt.of(work)
-            options = found.options or self.job_options()
+            attempt, of_batch = _attempt_of(work)
+            options = of_batch or self.job_options()
             with closing(_open_with(self.gcs, self.uri, options)) as store:
-                found.require_store(store.uri)
-                with open_attempt_changelog(store, found.attempt, options) as storage:
-                    context.log.debug(f"writing the changelog of attempt {found.attempt.attempt}")
+                if attempt.store_uri != store.uri:
+                    raise InvalidInputError(
+                        f"the attempt is of the store at {attempt.store_uri}, and this resource of "
+                        f"{store.uri}: use the resource that opened it"
+                    )
+                with open_attempt_changelog(store, attempt, options) as storage:
+                    context.log.debug(f"writing the changelog of attempt {attempt.attempt}")
                     yield storage
 
     @contextmanager
@@ -352,12 +349,8 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
         ConflictError (kind `already_applied`) for a batch that a completed checkpoint holds.
         """
         with without_useless_retries():
-            found = None if work is None else _OpAttempt.of(work)
-            if found is None or found.options is None:
-                options = JobOptions.resolve(None, self.options)
-            else:
-                options = found.options.with_call(self.options)
-            attempt = None if found is None else found.attempt
+            attempt, of_batch = (None, None) if work is None else _attempt_of(work)
+            options = of_batch.with_call(self.options) if of_batch else JobOptions.resolve(None, self.options)
             uri = self.uri if attempt is None else attempt.store_uri
             with closing(_open_with(self.gcs, uri, options)) as store:
                 yield GSRecoverableWriter(
@@ -407,40 +400,22 @@ def _open_with(gcs: Any, uri: str, options: JobOptions) -> ObjectStore:
     return GCSObjectStore(gcs.get_client(), bucket_name, prefix, options=options.files)
 
 
-@dataclass(frozen=True)
-class _OpAttempt:
-    """An open attempt that an op writes for.
+def _attempt_of(work: "CheckpointBatch | Attempt | Mapping[str, Any]") -> tuple[Attempt, JobOptions | None]:
+    """The open attempt that an op writes for, and the options of its batch, which an attempt alone has not.
 
-    Attributes:
-        options: the batch's; `None` for an attempt alone, which does not hold any.
+    Raises: InvalidInputError, FormatError (a reference that is none); ConflictError (kind `already_applied`)
+    for a batch that a completed checkpoint holds.
     """
-
-    attempt: Attempt
-    options: JobOptions | None
-
-    @classmethod
-    def of(cls, work: "CheckpointBatch | Attempt | Mapping[str, Any]") -> "_OpAttempt":
-        """Raises: InvalidInputError, FormatError (a reference that is none); ConflictError (kind
-        `already_applied`) for a batch that a completed checkpoint holds.
-        """
-        if isinstance(work, Attempt):
-            return cls(work, None)
-        if isinstance(work, Mapping):
-            return cls(Attempt.from_json(work), None)
-        if work.already_in is not None:
-            raise ConflictError(
-                f"this batch is already in checkpoint {work.already_in}: write nothing for it",
-                kind=ErrorKind.ALREADY_APPLIED,
-            )
-        return cls(work.attempt, work.job_options)
-
-    def require_store(self, uri: str) -> None:
-        """Raises: InvalidInputError if the attempt is of another store than the one at `uri`."""
-        if self.attempt.store_uri != uri:
-            raise InvalidInputError(
-                f"the attempt is of the store at {self.attempt.store_uri}, and this resource of {uri}: "
-                "use the resource that opened it"
-            )
+    if isinstance(work, Attempt):
+        return work, None
+    if isinstance(work, Mapping):
+        return Attempt.from_json(work), None
+    if work.already_in is not None:
+        raise ConflictError(
+            f"this batch is already in checkpoint {work.already_in}: write nothing for it",
+            kind=ErrorKind.ALREADY_APPLIED,
+        )
+    return work.attempt, work.job_options
 
 
 def _complete(
@@ -526,28 +501,25 @@ def _literal(resource: Any, field: str) -> dict[str, str]:
     return {key: text for key, text in getattr(resource, field).items() if not isinstance(text, dg.EnvVar)}
 
 
-def used(given: ChangelogStorageResource | None, use: Callable[[ChangelogStorageResource], Any]) -> Any:
-    """The result of `use` on a resource passed to a definition, which is set up for that."""
-    assert given is not None
-    with given.process_config_and_initialize_cm() as resource:
-        found = use(resource)
-        if not isinstance(found, Iterator):
-            return found
-        results = list(found)  # while there is the resource
-    # No other iterator: Dagster would take it for a value.
-    return (result for result in results)
+def with_changelog(given: ChangelogStorageResource | None, body: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of an op, a sensor or a check, whose last parameter is the resource `changelog`: Dagster
+    passes it where none is given to the definition.
+    """
+    if given is None:
+        return body
 
+    @wraps(body)
+    def with_given(*inputs: Any, **by_name: Any) -> Any:
+        with given.process_config_and_initialize_cm() as changelog:
+            found = body(*inputs, **by_name, changelog=changelog)
+            if not isinstance(found, Iterator):
+                return found
+            results = list(found)  # while there is the resource
+        # No other iterator: Dagster would take it for a value.
+        return (result for result in results)
 
-def with_changelog(
-    given: ChangelogStorageResource | None,
-    evaluate: Callable[[Any, ChangelogStorageResource], Any],
-) -> Callable[..., Any]:
-    """The function of a sensor or a check; it asks for the resource `changelog` where none is passed."""
-
-    def with_given(context):  # type: ignore[no-untyped-def] # Dagster takes no Any here
-        return used(given, lambda resource: evaluate(context, resource))
-
-    def with_injected(context, changelog: ChangelogStorageResource):  # type: ignore[no-untyped-def]
-        return evaluate(context, changelog)
-
-    return with_injected if given is None else with_given
+    asked = [each for each in inspect.signature(body).parameters.values() if each.name != "changelog"]
+    # Dagster reads both.
+    with_given.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+    with_given.__annotations__ = {each.name: each.annotation for each in asked}
+    return with_given

@@ -75,11 +75,14 @@ def build_checkpoint_checks(
     check_clock = clock or SystemClock()
 
     def results(
-        context: dg.AssetCheckExecutionContext, resource: ChangelogStorageResource
+        context: dg.AssetCheckExecutionContext, changelog: ChangelogStorageResource
     ) -> Iterator[dg.AssetCheckResult]:
         chosen = {key.name for key in context.selected_asset_check_keys}
         instance = context.op_execution_context.instance
-        shown, coordinator = assets_in(context.op_execution_context, assets), resource.coordinator(assets.job)
+        shown, coordinator = (
+            assets_in(context.op_execution_context, assets),
+            changelog.coordinator(assets.job),
+        )
         look = _Look(shown, coordinator, check_clock, instance, partitions_def)
         # None looks at a store that is not the one that was shown.
         away = compare_timeline(instance, coordinator).away

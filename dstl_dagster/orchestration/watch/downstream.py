@@ -79,8 +79,8 @@ def build_downstream_sensor(
     if max_runs_per_tick < 1:
         raise InvalidInputError(f"max_runs_per_tick is 1 or more, not {max_runs_per_tick}")
 
-    def ask(context: dg.SensorEvaluationContext, resource: ChangelogStorageResource) -> dg.SensorResult:
-        coordinator = resource.coordinator(assets.job)
+    def ask(context: dg.SensorEvaluationContext, changelog: ChangelogStorageResource) -> dg.SensorResult:
+        coordinator = changelog.coordinator(assets.job)
         asking = _Asking(context.instance, assets, coordinator, target, partitions_def, run_config)
         asking.follow(asking.start(context.cursor), max_runs_per_tick)
         said = asking.summary()

@@ -60,9 +60,9 @@ def build_checkpoint_sensor(
     named = JobAssets.of(job)
     tick_clock = clock or SystemClock()
 
-    def follow(context: dg.SensorEvaluationContext, resource: ChangelogStorageResource) -> dg.SensorResult:
+    def follow(context: dg.SensorEvaluationContext, changelog: ChangelogStorageResource) -> dg.SensorResult:
         assets, states = _found(context, named)
-        coordinator = resource.coordinator(assets.job)
+        coordinator = changelog.coordinator(assets.job)
         page = Page(assets, context.instance, partitions_def, states)
         follower = TimelineFollower(page, coordinator, tick_clock, patience, context.repository_def)
         start = follower.start(context.cursor)
@@ -114,8 +114,8 @@ def build_abort_sensors(
     assets = JobAssets.of(job)
 
     def sensor(status: dg.DagsterRunStatus, word: str) -> dg.SensorDefinition:
-        def abort(context: dg.RunStatusSensorContext, resource: ChangelogStorageResource) -> dg.SkipReason:
-            coordinator, owners = resource.coordinator(assets.job), OwnerRuns(context.instance)
+        def abort(context: dg.RunStatusSensorContext, changelog: ChangelogStorageResource) -> dg.SkipReason:
+            coordinator, owners = changelog.coordinator(assets.job), OwnerRuns(context.instance)
             outcome = _abort_open_attempt(coordinator, owners, context.dagster_run, word)
             context.log.info(outcome)
             return dg.SkipReason(outcome)
