@@ -6,8 +6,7 @@ own what the others do: `steps`, `restoring`, `correcting`, `commit`, `watch.che
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal, get_args, overload
 
@@ -41,6 +40,8 @@ Work = Literal["cleanup", "materialize", "verify", "checks", "restore", "correct
 _SCHEDULED: Final = ("cleanup", "materialize", "verify", "checks")
 _OF_PARTITIONS: Final = ("restore", "correct")
 _LAUNCHED: Final = (*_OF_PARTITIONS, "clone", "swap")
+_OUT_OF_TURN: Final = (*_OF_PARTITIONS, "clone")
+"""These wait for no pool: a restore ends what is at work."""
 
 
 class CleanUpConfig(dg.Config):
@@ -50,27 +51,6 @@ class CleanUpConfig(dg.Config):
         default=False,
         description="Only show what would be subsumed and deleted; the run succeeds, nothing is changed.",
     )
-
-
-@dataclass(frozen=True)
-class _Op:
-    """The work of the job's op.
-
-    Attributes:
-        number: of the step, as a tag of the op.
-        description: of the job; `{job}` is the job that it works on.
-        partitions_def: of the job of the op.
-        of_state: those of the state and files; `None`: they are not known.
-        in_turn: the op waits in the pool of the job's steps. A restore ends what is at work.
-    """
-
-    number: str
-    run: Callable[[Step], None]
-    description: str
-    config: type[dg.Config] | None = None
-    partitions_def: dg.PartitionsDefinition[Any] | None = None
-    of_state: dg.PartitionsDefinition[Any] | None = None
-    in_turn: bool = True
 
 
 @overload
@@ -156,12 +136,15 @@ def build_maintenance(
         raise InvalidInputError(f"{work} is of no partition: leave `partitions_def` out")
     made: Any
     if work == "checks":
-        made = _checks_job(assets, job_name)
-    else:
-        made = _job(
-            assets, work, job_name, _op(assets, work, partitions_def, day_job), changelog, retry_policy
+        made = dg.define_asset_job(
+            job_name,
+            selection=dg.AssetSelection.checks_for_assets(assets.checkpoints_key),
+            description=f"Checks the last checkpoint of {assets.job}: the results are on the page of its "
+            "checkpoints.",
         )
-    return made if when is None else _schedule(made, when)
+    else:
+        made = _job(assets, work, job_name, changelog, retry_policy, partitions_def, day_job)
+    return made if when is None else build_cleanup_schedule(made, when)
 
 
 def build_cleanup_job(
@@ -179,40 +162,13 @@ def build_cleanup_schedule(
     cleanup_job: dg.JobDefinition, cron_schedule: str = "23 * * * *"
 ) -> dg.ScheduleDefinition:
     """`build_cleanup_job(...)`, hourly. Ships stopped."""
-    return _schedule(cleanup_job, cron_schedule)
-
-
-def _op(
-    assets: JobAssets,
-    work: str,
-    partitions_def: dg.PartitionsDefinition[Any] | None,
-    day_job: Callable[[], dg.JobDefinition] | None,
-) -> _Op:
-    match work:
-        case "cleanup":
-            about = "Subsumes checkpoints of {job} beyond retention, deletes what nothing references."
-            return _Op("7", _clean_up, about, CleanUpConfig)
-        case "materialize":
-            about = "Merges the changelog of {job} into a base, to keep state quick to read."
-            return _Op("1-6", materialize, about)
-        case "verify":
-            return _Op("verify", verify, "Reads back all that the last checkpoint of {job} references.")
-        case "commit":
-            about = "Publishes the files of a checkpoint of {job} completed outside Dagster."
-            return _Op("6-7", commit, about, CommitConfig)
-        case "clone":
-            return _Op("clone", clone, "Begins a job with the state of {job}.", CloneConfig, in_turn=False)
-        case "swap":
-            about = "Continues {job} from the state of its clone."
-            return _Op("swap", swap, about, SwapConfig)
-        case "restore":
-            about = "Rolls {job} back to the checkpoint of the chosen partition."
-            return _Op("restore", restore, about, RestoreConfig, assets.partitions, partitions_def, False)
-        case _:
-            about = "Restores {job} to before a partition, and runs that and those after it again."
-            assert day_job is not None
-            run = partial(correct_partition, day_job=day_job)
-            return _Op("correct", run, about, None, partitions_def, partitions_def, False)
+    return dg.ScheduleDefinition(
+        name=f"{cleanup_job.name}_schedule",
+        target=cleanup_job,
+        cron_schedule=cron_schedule,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+    )
 
 
 def _clean_up(step: Step) -> None:
@@ -227,27 +183,31 @@ def _job(
     assets: JobAssets,
     work: str,
     job_name: str,
-    does: _Op,
     changelog: ChangelogStorageResource | None,
     retry_policy: dg.RetryPolicy,
+    partitions_def: dg.PartitionsDefinition[Any] | None,
+    day_job: Callable[[], dg.JobDefinition] | None,
 ) -> dg.JobDefinition:
-    described = does.description.format(job=assets.job)
+    number, run, about, config = _OPS[work]
+    described = about.format(job=assets.job)
+    if day_job is not None:
+        run = partial(run, day_job=day_job)
 
     # Names of ops must be unique among all that is loaded together; the graph below gives them short ones.
     @dg.op(
         name=f"{job_name}_op",
         description=described,
-        tags={TAG_STEP: does.number},
+        tags={TAG_STEP: number},
         retry_policy=retry_policy,
-        pool=assets.pool if does.in_turn else None,
-        config_schema=None if does.config is None else does.config.to_fields_dict(),
+        pool=None if work in _OUT_OF_TURN else assets.pool,
+        config_schema=None if config is None else config.to_fields_dict(),
     )
     def step(context: dg.OpExecutionContext, changelog: ChangelogStorageResource) -> None:
         with without_useless_retries(f"{work} of job {assets.job!r}", {"store": changelog.uri}):
             # The run owns what it opens, as in a batch, so that a retry may end its own attempt.
             coordinator = changelog.coordinator(assets.job, owner=owner_of(context.run))
             require_shown_timeline(context.run, context.instance, coordinator)
-            does.run(Step(context, assets, coordinator, does.of_state))
+            run(Step(context, assets, coordinator, partitions_def))
 
     @dg.graph(name=job_name)
     def steps() -> None:
@@ -256,28 +216,9 @@ def _job(
     return steps.to_job(
         name=job_name,
         description=described,
-        partitions_def=does.partitions_def,
+        partitions_def=assets.partitions if work == "restore" else partitions_def,
         resource_defs=None if changelog is None else {"changelog": changelog},
         tags={TAG_JOB: assets.job},
-    )
-
-
-def _checks_job(assets: JobAssets, job_name: str) -> Any:
-    return dg.define_asset_job(
-        job_name,
-        selection=dg.AssetSelection.checks_for_assets(assets.checkpoints_key),
-        description=f"Checks the last checkpoint of {assets.job}: the results are on the page of its "
-        "checkpoints.",
-    )
-
-
-def _schedule(job: Any, cron_schedule: str) -> dg.ScheduleDefinition:
-    return dg.ScheduleDefinition(
-        name=f"{job.name}_schedule",
-        target=job,
-        cron_schedule=cron_schedule,
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.STOPPED,
     )
 
 
@@ -327,3 +268,41 @@ def swap(step: Step) -> None:
     step.context.log.info(f"checkpoint {made.checkpoint_id} of {assets.job!r} has the state of {name!r}")
     report_checkpoint(step, made)
     report_checks(step)
+
+
+_OPS: Final[Mapping[str, tuple[str, Callable[..., None], str, type[dg.Config] | None]]] = {
+    "cleanup": (
+        "7",
+        _clean_up,
+        "Subsumes checkpoints of {job} beyond retention, deletes what nothing references.",
+        CleanUpConfig,
+    ),
+    "materialize": (
+        "1-6",
+        materialize,
+        "Merges the changelog of {job} into a base, to keep state quick to read.",
+        None,
+    ),
+    "verify": ("verify", verify, "Reads back all that the last checkpoint of {job} references.", None),
+    "commit": (
+        "6-7",
+        commit,
+        "Publishes the files of a checkpoint of {job} completed outside Dagster.",
+        CommitConfig,
+    ),
+    "clone": ("clone", clone, "Begins a job with the state of {job}.", CloneConfig),
+    "swap": ("swap", swap, "Continues {job} from the state of its clone.", SwapConfig),
+    "restore": (
+        "restore",
+        restore,
+        "Rolls {job} back to the checkpoint of the chosen partition.",
+        RestoreConfig,
+    ),
+    "correct": (
+        "correct",
+        correct_partition,
+        "Restores {job} to before a partition, and runs that and those after it again.",
+        None,
+    ),
+}
+"""The op of each work: the number of its step, what it does, its description, its config."""
