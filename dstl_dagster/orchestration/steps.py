@@ -70,15 +70,8 @@ class Step:
             {key: definition} if has_state else {},
             {} if own is None else {own.attempt: partition_of(context)},
         )
-        return Reconcile.of(
-            page,
-            self.coordinator,
-            self.coordinator.timeline.seen(),
-            "run",
-            *([] if own is None else [own]),
-            partitions_def=definition,
-            repository=code_location(context),
-        )
+        read, view = (() if own is None else (own,)), self.coordinator.timeline.seen()
+        return Reconcile(page, self.coordinator, view, "run", code_location(context), read)
 
     def write(self, report: Report) -> None:
         """Marks first, then events."""

@@ -51,7 +51,7 @@ class Written(Page):
 def reconciled(days: Days, written: Written) -> Report:
     """All records once, each on what the ones before it have left."""
     coordinator = days.coordinator()
-    reconcile = Reconcile.of(written, coordinator, coordinator.timeline.tail(), "sensor")
+    reconcile = Reconcile(written, coordinator, coordinator.timeline.tail(), "sensor")
     total = Report()
     for record in coordinator.timeline.records():
         found = reconcile.record(record)

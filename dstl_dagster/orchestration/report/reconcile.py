@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
 from uuid import UUID
 
 import dagster as dg
@@ -75,36 +74,34 @@ class Reconcile:
     """What should be shown of a job, by its timeline, less what a page shows.
 
     Attributes:
-        reporter: with the view of all records up to those that are reported, at least.
+        view: of all records up to those that are reported, at least.
+        kind, repository, restored_in: as of `Reporter`.
         read: checkpoints whose manifests are at hand.
         known: completed checkpoints that are too old for the view.
     """
 
     page: Page
     coordinator: CheckpointCoordinator
-    reporter: Reporter
+    view: TimelineView
+    kind: str
+    repository: dg.RepositoryDefinition | None = None
     read: tuple[Checkpoint, ...] = ()
     known: Mapping[int, Completed] = field(default_factory=dict)
+    restored_in: int | None = None
 
-    @classmethod
-    def of(
-        cls,
-        page: Page,
-        coordinator: CheckpointCoordinator,
-        view: TimelineView,
-        kind: str,
-        *read: Checkpoint,
-        known: Mapping[int, Completed] | None = None,
-        **of_reporter: Any,
-    ) -> Reconcile:
-        """With what the store has. Other arguments: as of `Reporter`."""
-        reporter = Reporter.of(page.assets, coordinator, view, kind, **of_reporter)
-        return cls(page, coordinator, reporter, read, known or {})
-
-    @property
-    def view(self) -> TimelineView:
-        """Of the timeline."""
-        return self.reporter.view or TimelineView()
+    @cached_property
+    def reporter(self) -> Reporter:
+        """Makes the events."""
+        page = self.page
+        return Reporter.of(
+            page.assets,
+            self.coordinator,
+            self.view,
+            self.kind,
+            restored_in=self.restored_in,
+            partitions_def=next(iter(page.states.values()), None) or page.files,
+            repository=self.repository,
+        )
 
     def completed(self, checkpoint_id: int) -> Completed | None:
         """The record of step 5 of this checkpoint."""
@@ -149,12 +146,12 @@ class Reconcile:
             return Report()
         if restored is not None and restored.checkpoint_id != last.checkpoint_id:
             restored = None
-        by = replace(self.reporter, restored_in=None if restored is None else restored.slot)
-        events = replace(self, reporter=by)._anew(last)
+        again = replace(self, restored_in=None if restored is None else restored.slot)
+        events = again._anew(last)
         lacking = [event for event in events[:-1] if newest(event.asset_key) != str(last.completed.attempt)]
         for own in events[-1:]:
             if restored is not None and isinstance(own, dg.AssetMaterialization):
-                own = by.rolled_back(own, restored, self.coordinator.left_behind(restored))
+                own = again.reporter.rolled_back(own, restored, self.coordinator.left_behind(restored))
             lacking.append(own)
         return Report(tuple(lacking))
 

@@ -24,7 +24,7 @@ from dstl_dagster.orchestration.report.findings import evaluations_beside
 from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.orchestration.tags import TAG_CHECKPOINT
-from dstl_dagster.orchestration.watch.committing import Committing
+from dstl_dagster.orchestration.watch.committing import requests_to_commit
 from dstl_dagster.orchestration.watch.timeline_follower import Tick, TimelineFollower
 from dstl_dagster.timeline import Committed, Completed, Restored
 
@@ -70,9 +70,8 @@ def build_checkpoint_sensor(
         tick = follower.follow(start)
         for mark in tick.report.marks:
             mark_partitions(context.instance, assets, mark)
-        commit = Committing(context.instance, assets, coordinator, tick_clock, patience)
-        requests = [] if commit_job is None else commit.requests(tick)
-        summary = _summary(assets, tick, requests, commit.waiting)
+        requests = [] if commit_job is None else requests_to_commit(follower, tick)
+        summary = _summary(assets, tick, requests)
         context.log.info(summary)
         partitions = _partition_requests(context.instance, assets, coordinator, tick)
         checks: list[dg.AssetCheckEvaluation] = []
@@ -182,7 +181,7 @@ def _found(
     return found, {key: graph.get(key).partitions_def for key in found.state_keys if graph.has(key)}
 
 
-def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest], waiting: str | None) -> str:
+def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest]) -> str:
     """One line for the page, where a tick that only reported would look idle."""
     parts = []
     reported, published = tick.checkpoints(Completed), tick.checkpoints(Committed)
@@ -196,8 +195,6 @@ def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest], w
         parts.append("reported the state")
     if requests:
         parts.append(f"requested step 6 of checkpoint {requests[0].tags[TAG_CHECKPOINT]}")
-    if waiting:
-        parts.append(waiting)
     if tick.waiting is not None:
         parts.append(tick.waiting)
     elif not tick.at_end:

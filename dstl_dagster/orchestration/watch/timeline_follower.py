@@ -60,7 +60,7 @@ class Tick:
         report: what is to be written.
         restorable_changed: the set of checkpoints that can be restored may have changed.
         told: the records of which it reports something, oldest first.
-        waiting: for whose run, which is alive and will report its checkpoint itself.
+        waiting: for whose run, which is alive and will report its checkpoint itself, or commit it.
         at_end: every record was followed.
     """
 
@@ -169,15 +169,7 @@ class TimelineFollower:
         return True
 
     def _reconcile(self, view: TimelineView, known: Mapping[int, Completed] | None = None) -> Reconcile:
-        return Reconcile.of(
-            self.page,
-            self.coordinator,
-            view,
-            _SENSOR,
-            known=known,
-            partitions_def=next(iter(self.page.states.values()), None) or self.page.files,
-            repository=self.repository,
-        )
+        return Reconcile(self.page, self.coordinator, view, _SENSOR, self.repository, known=known or {})
 
     def _is_awaited(self, owner: str, since: datetime) -> bool:
         """The run behind a record is alive, and there is still time for it to report."""
