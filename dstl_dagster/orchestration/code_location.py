@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.errors import DagsterInvalidPropertyError  # no public name; since Dagster 0.9
+from dagster._core.execution.context.invocation import BaseDirectExecutionContext  # likewise
 from dagster_shared.check import CheckError
 
 from dstl_dagster.checkpoint import Checkpoint
@@ -70,8 +71,15 @@ def definition_of(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[Any
         return None
 
 
-def step_of(context: dg.OutputContext | dg.InputContext) -> Any:
-    """Of a run; `None` for a context that a test has built, and for `load_asset_value`."""
+def is_called_directly(context: object) -> bool:
+    """Whether a test has built the context of an op: there is no run then."""
+    return isinstance(context, BaseDirectExecutionContext)
+
+
+def step_of(context: dg.OpExecutionContext | dg.OutputContext | dg.InputContext) -> Any:
+    """The run's step; `None` for a context that a test has built, and for `load_asset_value`."""
+    if isinstance(context, dg.OpExecutionContext):
+        return None if is_called_directly(context) else context.get_step_execution_context()
     try:
         return context.step_context
     except dg.DagsterInvariantViolationError:

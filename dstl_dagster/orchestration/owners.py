@@ -6,6 +6,8 @@ follows from that: taking over (`resources`), aborting (`sensors`) or waiting (`
 
 from __future__ import annotations
 
+from typing import Any
+
 import dagster as dg
 from dagster._core.execution.stats import RunStepKeyStatsSnapshot  # no public name
 
@@ -22,6 +24,11 @@ def owner_of(run: dg.DagsterRun, step_key: str | None = None) -> str:
     `step_key` of those of one of its steps, as another step may write the same job.
     """
     return "/".join(filter(None, [_OWNER_PREFIX + root_run_id(run), step_key]))
+
+
+def owner_of_step(step: Any) -> str | None:
+    """The same of the step of a run, by its context; `None` without one."""
+    return None if step is None else owner_of(step.dagster_run, step.step.key)
 
 
 def run_of_owner(owner: str) -> str | None:

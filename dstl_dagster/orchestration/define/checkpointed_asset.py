@@ -18,7 +18,7 @@ import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import breakable
-from dstl_dagster.orchestration.code_location import asset_source, assets_in
+from dstl_dagster.orchestration.code_location import asset_source, assets_in, is_called_directly
 from dstl_dagster.orchestration.define.asset_arguments import (
     deps_in,
     require_changelog,
@@ -30,7 +30,7 @@ from dstl_dagster.orchestration.define.asset_function import CHANGELOG, AssetFun
 from dstl_dagster.orchestration.define.io_manager import KeyedStateIOManager
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
-from dstl_dagster.orchestration.inject.opening import is_called_directly, op_context_of
+from dstl_dagster.orchestration.inject.opening import op_context_of
 from dstl_dagster.orchestration.inject.repeated_run import observe_if_unchanged, repeated_checks
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.inject.store_check import FilesInside

@@ -11,8 +11,7 @@ import json
 import types
 import typing
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +20,7 @@ from dagster._utils.cached_method import cached_method  # no public name
 from pydantic import Field, PrivateAttr
 
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, OperatorReport
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import source_id
 from dstl_dagster.orchestration.code_location import asset_source, step_of
 from dstl_dagster.orchestration.define.output_checks import OutputChecks
@@ -29,15 +28,12 @@ from dstl_dagster.orchestration.define.partition_columns import in_words
 from dstl_dagster.orchestration.define.rerun import execution_of, require_replaceable
 from dstl_dagster.orchestration.define.targets import Target
 from dstl_dagster.orchestration.failures import without_useless_retries
-from dstl_dagster.orchestration.inject.renamed_asset import refuse_new_name
+from dstl_dagster.orchestration.inject.opening import BatchRequest, refusing
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.inject.turns import TakeOver, Turn
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.owners import owner_of
-from dstl_dagster.orchestration.partition_order import require_next_partition
+from dstl_dagster.orchestration.owners import owner_of_step
 from dstl_dagster.orchestration.partitions import interval, window_key, window_of
 from dstl_dagster.orchestration.report.events import state_metadata
-from dstl_dagster.orchestration.report.failed_partitions import leave_as_it_was
 from dstl_dagster.orchestration.run_claims import claim_of_output
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata
 from dstl_dagster.timeline import BatchKey
@@ -97,9 +93,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         with without_useless_retries():
             target = Target.of_output(context)
         with without_useless_retries(f"state of {target.where}"):
-            step = step_of(context)
-            owner = None if step is None else owner_of(step.dagster_run, step.step.key)
-            coordinator = self.changelog.coordinator(target.job, owner=owner)
+            coordinator = self.changelog.coordinator(target.job, owner=owner_of_step(step_of(context)))
             checkpoint = self._complete(context, coordinator, target, obj)
         said = {
             "checkpoint": JobAssets.partition_key(checkpoint.checkpoint_id),
@@ -112,7 +106,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         self, context: dg.OutputContext, coordinator: CheckpointCoordinator, target: Target, rows: Any
     ) -> Checkpoint:
         """The checkpoint that holds the rows: a new one, or that of an earlier try of this step."""
-        with _left_as_it_was(context, coordinator.job):
+        with refusing(context, coordinator.job):
             batch = self._opened(context, coordinator, target)
         if isinstance(batch, Checkpoint):
             return batch
@@ -161,29 +155,18 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
                 coordinator.compose_commit()
                 return coordinator.get(applied.checkpoint_id)
             require_replaceable(coordinator, applied, target.rerun, run)
-
-        def check(parent: Checkpoint | None) -> None:
-            if parent is None and step is not None:
-                refuse_new_name(step, run, coordinator, claim, target.rule.keys)
-            if window is not None:
-                known = None if parent is None else parent.manifest.sources.get(claim.source)
-                position = None if known is None else known.position
-                require_next_partition(
-                    target.definition, key.key, position, job=coordinator.job, source=claim.source
-                )
-
-        def opened(take_over: TakeOver) -> Batch:
-            return Batch.open(
+        follows = None if window is None else (target.definition, key.key)
+        request = BatchRequest(step, coordinator, key, claim, target.rule.keys, follows)
+        return request.taken(
+            lambda take_over: Batch.open(
                 coordinator,
                 idempotency_key=key,
                 take_over=take_over,
-                check=check,
+                check=request.check,
                 claim=claim,
                 anew=applied is not None,
             )
-
-        turn = None if step is None else Turn(step, run, step.step.key, coordinator)
-        return opened(False) if turn is None else turn.taken(opened)
+        )
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The rows of the upstream asset's partitions, or its state, in the form of the input's type."""
@@ -197,7 +180,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             return self._load(context, target)
 
     def _load(self, context: dg.InputContext, target: Target) -> Any:
-        form = _form_of(context.dagster_type.typing_type)
+        form = _FORMS[_form_of(context.dagster_type.typing_type)]
         coordinator = self.changelog.coordinator(target.job)
         operator = target.rule.operator
         checkpoint = _checkpoint_of(context, coordinator, target)
@@ -215,11 +198,11 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             key_groups=[] if target.partitions == [] else None,
         )
         scope = target.table.rows_of(target.partitions) if target.table and target.partitions else None
-        if form == "spark":
+        if form is None:
             rows = self._read_by_spark(coordinator, checkpoint, operator, scope)
             rows = rows.where("false") if target.partitions == [] else rows
             return rows.select(*[f"`{name.replace('`', '``')}`" for name in scan.schema.names])
-        return _FORMS[form](scan.within(scope))
+        return form(scan.within(scope))
 
     def _read_by_spark(
         self,
@@ -250,20 +233,6 @@ def _plain(context: dg.OutputContext, obj: Any) -> Any:
             'plain JSON: name the key columns of its rows, as Out(metadata={"dstl/keys": [...]}), or give '
             "that output an IO manager of its own (io_manager_key)"
         ) from error
-
-
-@contextmanager
-def _left_as_it_was(context: dg.OutputContext, job: str) -> Iterator[None]:
-    """Around all that comes before step 1: what is refused here fails the run, and not its partitions."""
-    try:
-        yield
-    except (ConflictError, InvalidInputError):
-        step = step_of(context)
-        if step is not None and context.has_asset_key and context.has_asset_partitions:
-            for partition in context.asset_partition_keys:
-                assets = JobAssets.defined(job)
-                leave_as_it_was(step.instance, assets, context.asset_key, partition, step.run_id)
-        raise
 
 
 def _handed_on_as(output: dg.OutputContext) -> str:
@@ -357,32 +326,24 @@ def _form_of(hint: Any) -> str:
         hint = rest[0] if len(rest) == 1 else hint
     module, name = str(getattr(hint, "__module__", "")).partition(".")[0], getattr(hint, "__name__", "")
     module = module.removeprefix("_")  # DuckDB 1.4 names its extension module
-    known = {
-        ("pyspark", "DataFrame"): "spark",
-        ("pandas", "DataFrame"): "pandas",
-        ("polars", "DataFrame"): "polars",
-        ("polars", "LazyFrame"): "lazy",
-        ("pyarrow", "Table"): "arrow",
-        ("pyarrow", "RecordBatchReader"): "reader",
-        ("duckdb", "DuckDBPyRelation"): "duckdb",
-        ("dstl_dagster", "StateScan"): "scan",
-        ("typing", "Any"): "scan",
-    }
-    form = known.get((module, name))
-    if form is None:
+    form = f"{module}.{name}"
+    if form not in _FORMS:
         raise InvalidInputError(
-            f"an input of keyed state cannot be a {module}.{name}: use a DataFrame of Spark, pandas or "
+            f"an input of keyed state cannot be a {form}: use a DataFrame of Spark, pandas or "
             "Polars, a Table or RecordBatchReader of PyArrow, a relation of DuckDB, or a StateScan"
         )
     return form
 
 
-_FORMS: Final[dict[str, Callable[["StateScan"], Any]]] = {
-    "pandas": lambda scan: scan.to_pandas(),
-    "polars": lambda scan: scan.to_polars().collect(),
-    "lazy": lambda scan: scan.to_polars(),
-    "arrow": lambda scan: scan.to_arrow(),
-    "reader": lambda scan: scan.to_arrow_batch_reader(),
-    "duckdb": lambda scan: scan.to_duckdb(),
-    "scan": lambda scan: scan,
+_FORMS: Final[dict[str, Callable[["StateScan"], Any] | None]] = {
+    "pyspark.DataFrame": None,
+    "pandas.DataFrame": lambda scan: scan.to_pandas(),
+    "polars.DataFrame": lambda scan: scan.to_polars().collect(),
+    "polars.LazyFrame": lambda scan: scan.to_polars(),
+    "pyarrow.Table": lambda scan: scan.to_arrow(),
+    "pyarrow.RecordBatchReader": lambda scan: scan.to_arrow_batch_reader(),
+    "duckdb.DuckDBPyRelation": lambda scan: scan.to_duckdb(),
+    "dstl_dagster.StateScan": lambda scan: scan,
+    "typing.Any": lambda scan: scan,
 }
+"""How a scan gets the form of a hint; as a DataFrame of Spark it is read by Spark."""

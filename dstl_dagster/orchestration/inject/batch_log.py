@@ -11,7 +11,7 @@ from dstl_dagster.checkpoint import Attempt, Checkpoint
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.keyed import AttemptReport
-from dstl_dagster.orchestration.inject.opening import is_called_directly
+from dstl_dagster.orchestration.code_location import is_called_directly
 from dstl_dagster.orchestration.report.chain import positions_in_words
 
 _LINES = 20

@@ -10,18 +10,17 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import dagster as dg
-from dagster._core.execution.context.invocation import BaseDirectExecutionContext  # no public name
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
 from dstl_dagster.errors import ConflictError, InvalidInputError
-from dstl_dagster.orchestration.code_location import assets_in, definition_of
+from dstl_dagster.orchestration.code_location import assets_in, definition_of, step_of
 from dstl_dagster.orchestration.inject.renamed_asset import refuse_new_name
 from dstl_dagster.orchestration.inject.turns import TakeOver, Turn
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.owners import owner_of
+from dstl_dagster.orchestration.owners import owner_of_step
 from dstl_dagster.orchestration.partition_order import require_next_partition
 from dstl_dagster.orchestration.partitions import interval, partition_of, window_key, window_of
 from dstl_dagster.orchestration.report.failed_partitions import leave_as_it_was
@@ -35,19 +34,9 @@ Check = Callable[[Checkpoint | None], None]
 """Gets the last completed checkpoint, or `None`, before the attempt is opened; raises to refuse the batch."""
 
 
-def is_called_directly(context: object) -> bool:
-    """Whether a test has built the context: there is no run then."""
-    return isinstance(context, BaseDirectExecutionContext)
-
-
 def op_context_of(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> dg.OpExecutionContext:
     """The context of the op, where it is that of an asset."""
     return context.op_execution_context if isinstance(context, dg.AssetExecutionContext) else context
-
-
-def step_key(context: dg.OpExecutionContext) -> str:
-    """Of the step that the op is in a run, with its mapping key if it has one."""
-    return context.get_step_execution_context().step.key
 
 
 @dataclass(frozen=True)
@@ -55,22 +44,38 @@ class BatchRequest:
     """A batch that is to be opened.
 
     Attributes:
+        step: the context of the run's step; `None`: a test calls the op.
         coordinator: the job's, as the owner that the run is.
         key: names the batch, and its source.
         claim: what the program says of the batch.
-        turn: of the step; `None`: a test calls the op.
-        check: all else that must hold of the parent.
+        keys: the columns by which it writes, where the program says so.
+        follows: the time partition that must be the next one, and its definition; `None`: any may come.
+        own_check: what else must hold of the parent.
     """
 
+    step: Any
     coordinator: CheckpointCoordinator
     key: BatchKey
     claim: Claim
-    turn: Turn | None
-    check: Check
+    keys: Sequence[str] = ()
+    follows: tuple[dg.PartitionsDefinition[Any] | None, str] | None = None
+    own_check: Check | None = None
+
+    def check(self, parent: Checkpoint | None) -> None:
+        """Raises: ConflictError, InvalidInputError where the batch may not build on this checkpoint."""
+        job, source = self.coordinator.job, self.claim.source
+        if parent is None and self.step is not None:
+            refuse_new_name(self.step, self.coordinator, self.claim, self.keys)
+        if self.follows is not None:
+            known = None if parent is None else parent.manifest.sources.get(source)
+            position = None if known is None else known.position
+            require_next_partition(*self.follows, position, job=job, source=source)
+        if self.own_check is not None:
+            self.own_check(parent)
 
     def taken(self, opening: Callable[[TakeOver], T]) -> T:
         """Open the attempt when it may be, as of `Turn.taken`."""
-        return opening(False) if self.turn is None else self.turn.taken(opening)
+        return opening(False) if self.step is None else Turn(self.step, self.coordinator).taken(opening)
 
 
 def request_batch(
@@ -94,10 +99,9 @@ def request_batch(
     Raises: InvalidInputError for a `source` in a run without partitions, or in one that covers several;
     ConflictError (kind `timeline_replaced`) where the store is not the one that was shown.
     """
-    run, job = None if is_called_directly(context) else context.run, coordinator.job
-    partition = partition_of(context)
-    definition = definition_of(context)
-    if run is None and definition is None:
+    step, job = step_of(context), coordinator.job
+    partition, definition = partition_of(context), definition_of(context)
+    if step is None and definition is None:
         ordered = False  # an op that a test calls: its partition has no definition
     if ordered and partition is None:
         if source is None:
@@ -119,40 +123,38 @@ def request_batch(
     if ordered and window is not None:
         claim = claim.at(window_key(window.end))
     # By the step too: two updates of one job in one run are two batches.
-    by = None if run is None else owner_of(run, step_key(context))
+    by = owner_of_step(step)
     by_run = f"call:{uuid.uuid4()}" if by is None else by.removeprefix("dagster-")
     key = replace(claim.key(idempotency_key or partition or by_run, interval(window)), run=by or "")
-
-    def check_all(parent: Checkpoint | None) -> None:
-        if parent is None and run is not None:
-            refuse_new_name(context, run, coordinator, claim, keys)
-        if ordered and partition is not None:
-            known = None if parent is None else parent.manifest.sources.get(claim.source)
-            position = None if known is None else known.position
-            require_next_partition(definition, partition, position, job=job, source=claim.source)
-        if check is not None:
-            check(parent)
-
-    if run is None:
-        return BatchRequest(coordinator, key, claim, None, check_all)
-    shown = assets_in(context, JobAssets.defined(job))
-    compared = require_shown_timeline(run, context.instance, coordinator, shown.checkpoints_key)
-    if compared.difference is not None:
-        show_again(Step(context, shown, coordinator))
-    turn = Turn(context, run, step_key(context), coordinator)
-    return BatchRequest(coordinator, key, claim, turn, check_all)
+    if step is not None:
+        shown = assets_in(context, JobAssets.defined(job))
+        compared = require_shown_timeline(context.run, context.instance, coordinator, shown.checkpoints_key)
+        if compared.difference is not None:
+            show_again(Step(context, shown, coordinator))
+    follows = (definition, partition) if ordered and partition is not None else None
+    return BatchRequest(step, coordinator, key, claim, keys, follows, check)
 
 
 @contextmanager
-def refusing(context: dg.OpExecutionContext, job: str) -> Iterator[None]:
-    """Around all that comes before step 1: what is refused here fails the run, and not its partition."""
+def refusing(context: dg.OpExecutionContext | dg.OutputContext, job: str) -> Iterator[None]:
+    """Around all that comes before step 1: what is refused here fails the run, and not its partitions."""
     try:
         yield
     except (ConflictError, InvalidInputError):
-        partition = None
-        with suppress(InvalidInputError):  # of several; they may be what was refused
-            partition = partition_of(context)
-        if context.has_assets_def and partition is not None and not is_called_directly(context):
-            for key in context.assets_def.keys:
-                leave_as_it_was(context.instance, JobAssets.defined(job), key, partition, context.run_id)
+        step = step_of(context)
+        for key, partition in [] if step is None else _written_by(context):
+            leave_as_it_was(step.instance, JobAssets.defined(job), key, partition, step.run_id)
         raise
+
+
+def _written_by(context: dg.OpExecutionContext | dg.OutputContext) -> list[tuple[dg.AssetKey, str]]:
+    """The partitions of a run, by asset."""
+    if isinstance(context, dg.OutputContext):
+        if not (context.has_asset_key and context.has_asset_partitions):
+            return []
+        return [(context.asset_key, partition) for partition in context.asset_partition_keys]
+    with suppress(InvalidInputError):  # of several; they may be what was refused
+        partition = partition_of(context)
+        if context.has_assets_def and partition is not None:
+            return [(key, partition) for key in context.assets_def.keys]
+    return []

@@ -21,7 +21,7 @@ from dstl_dagster.orchestration.timeline_check import shown_job
 
 
 def refuse_new_name(
-    context: Any, run: dg.DagsterRun, coordinator: CheckpointCoordinator, claim: Claim, keys: Sequence[str]
+    context: Any, coordinator: CheckpointCoordinator, claim: Claim, keys: Sequence[str]
 ) -> None:
     """Refuse the first batch of a job, where the run's code location wrote another job of this store by an
     asset that it no longer has, whose state has the same keys. Other such jobs are named in the log.
@@ -36,7 +36,7 @@ def refuse_new_name(
     if definitions is None or claim.ignore_unclaimed or claim.operators == ():
         return
     others = []
-    for key, job in _given_up(context.instance, run, definitions):
+    for key, job in _given_up(context.instance, context.dagster_run, definitions):
         state = _written_by(key, coordinator, job)
         if state is None:
             continue

@@ -14,8 +14,7 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.errors import ConflictError, ErrorKind
-from dstl_dagster.orchestration.code_location import code_location, maintenance_job
-from dstl_dagster.orchestration.inject.opening import is_called_directly
+from dstl_dagster.orchestration.code_location import code_location, is_called_directly, maintenance_job
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import run_of_owner, step_of_owner
 from dstl_dagster.orchestration.partitions import partition_of

@@ -22,22 +22,21 @@ from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.keyed import load_report, open_attempt_changelog
+from dstl_dagster.orchestration.code_location import is_called_directly, step_of
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.inject.batch_log import SparkLog, log_application, log_opened, log_persisted
 from dstl_dagster.orchestration.inject.opening import (
     BatchRequest,
     Check,
-    is_called_directly,
     op_context_of,
     refusing,
     request_batch,
-    step_key,
 )
 from dstl_dagster.orchestration.inject.pipes_batch import PipesBatch, open_pipes_batch
 from dstl_dagster.orchestration.inject.preflight import log_bucket_findings
 from dstl_dagster.orchestration.inject.repeated_run import log_repeated
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.owners import owner_of
+from dstl_dagster.orchestration.owners import owner_of_step
 from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit, confirm, is_complete, persist
 from dstl_dagster.orchestration.tags import TAG_STEP
 from dstl_dagster.recoverable import GSRecoverableWriter
@@ -290,8 +289,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
     def _request(
         self, context: dg.OpExecutionContext, job: str, options: Mapping[str, str] | None, **work: Any
     ) -> BatchRequest:
-        owner = None if is_called_directly(context) else owner_of(context.run, step_key(context))
-        coordinator = self.coordinator(job, owner=owner, options=options)
+        coordinator = self.coordinator(job, owner=owner_of_step(step_of(context)), options=options)
         _require_files_inside(context, coordinator.store)
         return request_batch(context, coordinator, **work)
 

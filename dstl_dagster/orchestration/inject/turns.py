@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-import dagster as dg
-
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind
@@ -28,11 +26,9 @@ _LOOK_AGAIN_SECONDS: Final = 1.0
 
 @dataclass(frozen=True)
 class Turn:
-    """A step's turn to write a job. `context`: of the step, with Dagster's log and instance."""
+    """A step's turn to write a job. `context`: of the step in its run."""
 
     context: Any
-    run: dg.DagsterRun
-    step_key: str
     coordinator: CheckpointCoordinator
     clock: Clock = field(default_factory=SystemClock)
 
@@ -55,7 +51,7 @@ class Turn:
         """Any attempt, if the run's tag says so. Else the open one, and no other that opens meanwhile, where
         its run has ended with all re-executions, or its step of this run.
         """
-        if self.run.tags.get(TAG_TAKE_OVER) == "true":
+        if self.context.dagster_run.tags.get(TAG_TAKE_OVER) == "true":
             return True
         owners = OwnerRuns(self.context.instance)
         waits_for = done = None
@@ -85,4 +81,6 @@ class Turn:
     def _is_beside(self, opened: Opened) -> bool:
         """Whether another step of this run has opened it."""
         step = step_of_owner(opened.owner)
-        return step not in (None, self.step_key) and run_of_owner(opened.owner) == root_run_id(self.run)
+        own = self.context.step.key
+        root = root_run_id(self.context.dagster_run)
+        return step not in (None, own) and run_of_owner(opened.owner) == root
