@@ -48,7 +48,7 @@ def assets_in(context: dg.OpExecutionContext, assets: JobAssets) -> JobAssets:
     if definitions is not None:
         found = found.found_in(definitions.asset_graph.asset_nodes)
     own = context.assets_def.keys if context.has_assets_def else ()
-    states = [key for key in own if key in found.states]
+    states = [key for key in own if key in found.state_keys]
     return found.of_state(states[0]) if states else found
 
 

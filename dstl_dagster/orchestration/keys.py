@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from dagster import AssetKey, AssetsDefinition, DynamicPartitionsDefinition
 
@@ -44,21 +44,6 @@ def dagster_name(name: str, what: str) -> str:
     return name
 
 
-class ShownAsset(Protocol):
-    """An asset in some definitions."""
-
-    @property
-    def key(self) -> AssetKey: ...
-    @property
-    def tags(self) -> Mapping[str, str]: ...
-    @property
-    def metadata(self) -> Mapping[str, Any]: ...
-
-
-def _place(role: str, operator: str | None) -> str:
-    return f"{role} {operator}" if role == AssetRole.OPERATOR else role
-
-
 @dataclass(frozen=True)
 class JobAssets:
     """The asset keys of one job.
@@ -71,7 +56,8 @@ class JobAssets:
         operators: those whose state is an asset of its own, `<job>/<state>/<operator>`.
         sample: how many of the rows that a checkpoint changed the page of each of these shows, old and new.
             They are read for it, and stand in Dagster's event log.
-        found, states: the keys under which some definitions have them, and all assets that write its state.
+        _found, _states: the keys under which some definitions have them, by role and operator, and all assets
+            that write its state.
     """
 
     job: str
@@ -80,8 +66,8 @@ class JobAssets:
     checkpoints: str = "checkpoints"
     operators: tuple[str, ...] = ()
     sample: int = 0
-    found: Mapping[str, AssetKey] = field(default_factory=dict, init=False, repr=False, compare=False)
-    states: tuple[AssetKey, ...] = field(default=(), init=False, repr=False, compare=False)
+    _found: Mapping[tuple[str, str | None], AssetKey] = field(default_factory=dict, repr=False, compare=False)
+    _states: tuple[AssetKey, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         validated_job(self.job)
@@ -106,9 +92,9 @@ class JobAssets:
             )
         return cls(names.pop()).of_state(job.key)
 
-    def found_in(self, nodes: Iterable[ShownAsset]) -> JobAssets:
+    def found_in(self, nodes: Iterable[Any]) -> JobAssets:
         """The same with the keys and operators of these assets, where the job's are among them."""
-        found, states, operators, sample = dict(self.found), [], list(self.operators), self.sample
+        found, states, operators, sample = dict(self._found), [], list(self.operators), self.sample
         for node in nodes:
             role = node.tags.get(TAG_ASSET)
             if role is None or node.tags.get(TAG_JOB) != self.job:
@@ -119,23 +105,20 @@ class JobAssets:
             shown = node.metadata.get(OPERATOR)
             operator = None if shown is None else unbroken(shown)
             sample = max(sample, node.metadata.get(SAMPLE, 0))
-            found[_place(role, operator)] = node.key
+            found[role, operator if role == AssetRole.OPERATOR else None] = node.key
             if operator is not None and operator not in operators:
                 operators.append(operator)
-        if states and found.get(AssetRole.STATE) not in states:
-            found[AssetRole.STATE] = states[0]
-        named = replace(self, operators=tuple(operators), sample=sample)
-        return named._with(found, tuple(states) or self.states)
+        if states and found.get((AssetRole.STATE, None)) not in states:
+            found[AssetRole.STATE, None] = states[0]
+        known = tuple(states) or self._states
+        return replace(self, operators=tuple(operators), sample=sample, _found=found, _states=known)
 
     def of_state(self, key: AssetKey) -> JobAssets:
         """The same with this one of the assets that write the job's state."""
-        return self._with({**self.found, AssetRole.STATE: key}, self.states)
+        return replace(self, _found={**self._found, (AssetRole.STATE, None): key})
 
-    def _with(self, found: Mapping[str, AssetKey], states: tuple[AssetKey, ...]) -> JobAssets:
-        made = replace(self)
-        object.__setattr__(made, "found", found)
-        object.__setattr__(made, "states", states)
-        return made
+    def _key(self, role: AssetRole, *default: str, operator: str | None = None) -> AssetKey:
+        return self._found.get((role, operator)) or AssetKey([self.group_name, *default])
 
     @classmethod
     def defined(cls, job: str) -> JobAssets:
@@ -182,26 +165,24 @@ class JobAssets:
 
     @property
     def state_key(self) -> AssetKey:
-        return self.found.get(AssetRole.STATE) or AssetKey([self.group_name, self.state or "state"])
+        return self._key(AssetRole.STATE, self.state or "state")
 
     @property
     def state_keys(self) -> tuple[AssetKey, ...]:
         """Of each asset that writes the job's state: as a rule one."""
-        return self.states or (self.state_key,)
+        return self._states or (self.state_key,)
 
     def operator_key(self, operator: str) -> AssetKey:
         """The asset of one operator's state."""
-        found = self.found.get(_place(AssetRole.OPERATOR, operator))
-        return found or AssetKey([self.group_name, self.state or "state", operator])
+        return self._key(AssetRole.OPERATOR, self.state or "state", operator, operator=operator)
 
     @property
     def files_key(self) -> AssetKey:
-        return self.found.get(AssetRole.FILES) or AssetKey([self.group_name, self.files])
+        return self._key(AssetRole.FILES, self.files)
 
     @property
     def checkpoints_key(self) -> AssetKey:
-        found = self.found.get(AssetRole.CHECKPOINTS)
-        return found or AssetKey([self.group_name, self.checkpoints])
+        return self._key(AssetRole.CHECKPOINTS, self.checkpoints)
 
     @property
     def partitions_name(self) -> str:

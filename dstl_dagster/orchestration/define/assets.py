@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final
 
 import dagster as dg
@@ -31,23 +30,6 @@ from dstl_dagster.orchestration.tags import OPERATOR, SAMPLE, TAG_ASSET, TAG_JOB
 from dstl_dagster.settings import parse_names
 
 _AFTER = "after"
-_TAKEN: Final = frozenset(
-    [
-        "name",
-        "key_prefix",
-        "key",
-        "group_name",
-        "kinds",
-        "owners",
-        "description",
-        "tags",
-        "metadata",
-        "code_version",
-        "automation_condition",
-        "freshness_policy",
-        "hooks",
-    ]
-)
 _REFUSED: Final = {
     "sources": "Dagster's word for it is `deps`",
     "ins": "its op takes no data: read them inside it, or let @checkpointed_asset take them as parameters",
@@ -58,6 +40,8 @@ _REFUSED: Final = {
     "config_schema": "give it to the op",
     "io_manager_key": "its ops store nothing; @checkpointed_asset has it, for what loads the state",
 }
+_NOT_OF_OURS: Final = {"compose_fn", "partitions_def", "config", "resource_defs", "kwargs", *_REFUSED}
+_TAKEN: Final = {*inspect.signature(dg.graph_asset).parameters, "freshness_policy"} - _NOT_OF_OURS
 
 
 def checkpoint_asset_specs(
@@ -93,12 +77,23 @@ def checkpoint_asset_specs(
     """
     assets = JobAssets.of(job)
     assets.require_own_names()
-    common = {
+    common: dict[str, Any] = {
         "group_name": group_name or assets.group_name,
         "owners": list(parse_names("owners", owners)),
         "tags": {**(tags or {}), TAG_JOB: assets.job},
     }
-    spec = partial(_spec, assets, common, parse_names("kinds", kinds))
+    more_kinds = parse_names("kinds", kinds)
+
+    def spec(key: dg.AssetKey, role: AssetRole, kind: str, description: str, **more: Any) -> dg.AssetSpec:
+        return dg.AssetSpec(
+            key=key,
+            deps=more.pop("deps", [assets.state_key]),
+            kinds={kind, *more_kinds},
+            description=description,
+            **{**common, "tags": {**common["tags"], TAG_ASSET: role.value}},
+            **more,
+        )
+
     specs = [
         spec(
             assets.operator_key(operator),
@@ -136,26 +131,6 @@ def checkpoint_asset_specs(
         )
     )
     return specs
-
-
-def _spec(
-    assets: JobAssets,
-    common: Mapping[str, Any],
-    kinds: Sequence[str],
-    key: dg.AssetKey,
-    role: AssetRole,
-    kind: str,
-    description: str,
-    **more: Any,
-) -> dg.AssetSpec:
-    return dg.AssetSpec(
-        key=key,
-        deps=more.pop("deps", [assets.state_key]),
-        kinds={kind, *kinds},
-        description=description,
-        **{**common, "tags": {**common["tags"], TAG_ASSET: role.value}},
-        **more,
-    )
 
 
 def build_state_asset(
@@ -197,7 +172,6 @@ def build_state_asset(
     )
     key = state_key(assets, "state", asset_arguments)
     assets.require_own_names()
-    update = _waiting(update)
     require_changelog(changelog)
     prefix = f"{key.to_python_identifier()}_"
     complete = build_steps(
@@ -210,7 +184,7 @@ def build_state_asset(
         ends=True,
         changelog=changelog,
     )
-    first = update.alias(update.name.removeprefix(prefix))
+    first = _waiting(update).alias(update.name.removeprefix(prefix))
     ordered = isinstance(partitions_def, dg.TimeWindowPartitionsDefinition)
     listed = deps_in(deps, key if ordered else None)
     ins = {f"dep_{place}": _waits_for(dep) for place, dep in enumerate(listed)}
@@ -257,8 +231,6 @@ def _waits_for(given: Any) -> dg.AssetIn:
 
 def _waiting(update: dg.OpDefinition) -> dg.OpDefinition:
     """The op, with the input by which it waits for its `deps`."""
-    if not isinstance(update, dg.OpDefinition):
-        raise InvalidInputError(f"update is the op that does steps 1 to 3: decorate {update!r} with @dg.op")
     data = [name for name in update.ins if name != _AFTER]
     if data:
         raise InvalidInputError(

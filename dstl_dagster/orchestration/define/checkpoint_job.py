@@ -6,7 +6,6 @@ from typing import Any
 
 import dagster as dg
 
-from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.define.ops import build_steps
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.keys import dagster_name
@@ -33,8 +32,6 @@ def build_checkpoint_job(
 
     Raises: InvalidInputError for a name that Dagster does not take, or an `update` that is no op.
     """
-    if not isinstance(update, dg.OpDefinition):
-        raise InvalidInputError(f"update is the op that does steps 1 to 3: decorate {update!r} with @dg.op")
     prefix = f"{dagster_name(name, 'name')}_"
     complete = build_steps(update, separate_steps=separate_steps, prefix=prefix, retry_policy=retry_policy)
 

@@ -68,9 +68,9 @@ def build_steps(
     separate_steps: bool,
     **arguments: Any,
 ) -> Callable[[Any], Any]:
-    """What stands inside a graph behind `update`, which returns a reference: `complete`, or the four ops.
-    Other arguments: as of `StepOps`.
-    """
+    """What stands inside a graph behind `update`: `complete`, or the four ops. Others: as of `StepOps`."""
+    if not isinstance(update, dg.OpDefinition):
+        raise InvalidInputError(f"update is the op that does steps 1 to 3: decorate {update!r} with @dg.op")
     ops = StepOps(assets, update=update, **arguments)
     if not separate_steps:
         return ops.complete().alias("complete")

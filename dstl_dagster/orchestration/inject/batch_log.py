@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import Attempt, Checkpoint
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.format import counted, readable_bytes
-from dstl_dagster.keyed import AttemptReport
 from dstl_dagster.orchestration.code_location import is_called_directly
 from dstl_dagster.orchestration.report.chain import positions_in_words
+
+if TYPE_CHECKING:
+    from dstl_dagster.orchestration.inject.pipes_batch import PipesBatch
+    from dstl_dagster.spark import CheckpointBatch
 
 _LINES = 20
 _EVERY_SECONDS: Final = 10.0
 
 
-class LoggedBatch(Protocol):
-    """A batch of any writer."""
-
-    @property
-    def already_in(self) -> int | None: ...
-    @property
-    def attempt(self) -> Attempt: ...
-    @property
-    def parent(self) -> Checkpoint | None: ...
-    @property
-    def report(self) -> AttemptReport | None: ...
-
-
-def log_opened(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
+def log_opened(context: dg.OpExecutionContext, batch: CheckpointBatch | PipesBatch) -> None:
     """After step 1: which checkpoint, on which one, by which attempt and try, and where the sources stand."""
     if batch.already_in is not None:
         context.log.info(
@@ -74,7 +63,7 @@ def _try_of(context: dg.OpExecutionContext) -> str:
     return "" if is_called_directly(context) else f"try {context.retry_number + 1} of this run, "
 
 
-def log_persisted(context: dg.OpExecutionContext, batch: LoggedBatch) -> None:
+def log_persisted(context: dg.OpExecutionContext, batch: CheckpointBatch | PipesBatch) -> None:
     """After step 3: what was appended, by operator and file, and the requests and seconds of each step."""
     report = batch.report
     if report is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -25,25 +26,25 @@ from dstl_dagster.orchestration.inject.repeated_run import log_repeated
 from dstl_dagster.pipes import HandedBatch
 
 
+@dataclass
 class PipesBatch:
     """An open batch that another process writes.
 
     Attributes:
         attempt: the open one, or the one that completed the batch earlier.
         parent: the checkpoint that it builds on; `None` for a job's first batch, or one that is applied.
-        already_in: the completed checkpoint that already holds the batch; `None` for a new one, for which a
-            process is to be launched.
         report: what the other process handed over; `None` until it has.
     """
 
-    def __init__(
-        self, attempt: Attempt, parent: Checkpoint | None = None, handed: HandedBatch | None = None
-    ) -> None:
-        self.attempt = attempt
-        self.parent = parent
-        self.already_in = attempt.checkpoint_id if handed is None else None
-        self.report: AttemptReport | None = None
-        self._handed = handed
+    attempt: Attempt
+    parent: Checkpoint | None = None
+    _handed: HandedBatch | None = None
+    report: AttemptReport | None = None
+
+    @property
+    def already_in(self) -> int | None:
+        """The completed checkpoint that already holds the batch; `None`: launch a process for it."""
+        return self.attempt.checkpoint_id if self._handed is None else None
 
     @property
     def reference(self) -> dg.Output[dict[str, Any]]:

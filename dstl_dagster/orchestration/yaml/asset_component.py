@@ -52,7 +52,8 @@ def rows(context: dg.AssetExecutionContext) -> pa.Table:
 class AssetScaffoldParams(ScaffoldParams):
     """What `dg scaffold defs` asks for."""
 
-    key: str = Field(description="The key column of the state; for more of them edit the file.")
+    key: str
+    """The key column of the state; for more of them edit the file."""
 
 
 class CheckpointedAssetScaffolder(dg.Scaffolder[AssetScaffoldParams]):
@@ -84,48 +85,36 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
         "with a dot is looked for in the folder of this file.",
         examples=["shop.orders:totals", ".rows:rows"],
     )
-    keys: Sequence[str] = Field(
-        default=(), description="The key columns of the state.", examples=[["customer"]]
-    )
-    state_schema: str | None = Field(
-        default=None,
-        description="The state's columns; required with `update`.",
-        examples=["customer STRING, total DOUBLE"],
-    )
+    keys: Sequence[str] = Field(default=(), examples=[["customer"]])
+    """The key columns of the state."""
+    state_schema: str | None = Field(default=None, examples=["customer STRING, total DOUBLE"])
+    """The state's columns; required with `update`."""
     update: dict[str, Option] | None = Field(
-        default=None,
-        description="How a returned row changes the state's row of its key; without it, it replaces that.",
-        examples=[{"total": "coalesce(old.total, 0) + new.amount"}],
+        default=None, examples=[{"total": "coalesce(old.total, 0) + new.amount"}]
     )
-    delete: str | None = Field(
-        default=None,
-        description="Which keys to delete: with `update` an expression, otherwise a boolean column.",
-    )
-    operator: str | None = Field(
-        default=None, description="Where the rows are kept; by default the function's name."
-    )
-    max_parallelism: Option | None = Field(default=None, description="The number of key groups.")
-    ttl: TtlFields | None = Field(
-        default=None, description="How long rows live.", examples=[{"column": "seen", "ttl": "30 d"}]
-    )
-    source: str | None = Field(
-        default=None,
-        description="Under which name checkpoints hold how far the asset is; by default its key.",
-    )
-    description: str | None = Field(default=None, description="Of the asset; by default the function's.")
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Of the asset.")
-    code_version: Option | None = Field(default=None, description="Of the asset.")
-    op: OpSpec | None = Field(
-        default=None,
-        description="Of the asset's op: `tags`, such as the resources of its container, and a `pool`.",
-        examples=[{"tags": {"dagster-k8s/config": {}}, "pool": "orders"}],
-    )
+    """How a returned row changes the state's row of its key; without it, it replaces that."""
+    delete: str | None = None
+    """Which keys to delete: with `update` an expression, otherwise a boolean column."""
+    operator: str | None = None
+    """Where the rows are kept; by default the function's name."""
+    max_parallelism: Option | None = None
+    """The number of key groups."""
+    ttl: TtlFields | None = Field(default=None, examples=[{"column": "seen", "ttl": "30 d"}])
+    """How long rows live."""
+    source: str | None = None
+    """Under which name checkpoints hold how far the asset is; by default its key."""
+    description: str | None = None
+    """Of the asset; by default the function's."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """Of the asset."""
+    code_version: Option | None = None
+    """Of the asset."""
+    op: OpSpec | None = Field(default=None, examples=[{"tags": {"dagster-k8s/config": {}}, "pool": "orders"}])
+    """Of the asset's op: `tags`, such as the resources of its container, and a `pool`."""
     automation_condition: Annotated[str | dg.AutomationCondition[Any] | None, given] = Field(
-        default=None,
-        description="`eager`, `on_missing`, a cron schedule, the `module:name` of a condition, or one by a "
-        "template.",
-        examples=["eager", "0 6 * * *"],
+        default=None, examples=["eager", "0 6 * * *"]
     )
+    """`eager`, `on_missing`, a cron schedule, the `module:name` of a condition, or one by a template."""
 
     def _assets(
         self,

@@ -29,6 +29,7 @@ from dstl_dagster.orchestration.watch.checks import (
 from dstl_dagster.orchestration.watch.sensors import build_abort_sensors, build_checkpoint_sensor
 from dstl_dagster.orchestration.yaml.component_fields import (
     DownstreamFields,
+    Fields,
     Option,
     PartitionsFields,
     RetryFields,
@@ -61,8 +62,12 @@ _CRONS: dict[_Work, str] = {
 class ScaffoldParams(BaseModel):
     """What `dg scaffold defs` asks for."""
 
-    job: str = Field(description="The job's name, as in its Spark program.")
-    store: str = Field(description="Where the job lives, for example gs://bucket/prefix.")
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    job: str
+    """The job's name, as in its Spark program."""
+    store: str
+    """Where the job lives, for example gs://bucket/prefix."""
 
 
 class CheckpointLineageScaffolder(dg.Scaffolder[ScaffoldParams]):
@@ -101,7 +106,7 @@ def scaffold_with_fields(request: dg.ScaffoldRequest[Any], fields: Mapping[str, 
 
 
 @dg.scaffold_with(CheckpointLineageScaffolder)
-class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
+class CheckpointLineageComponent(dg.Component, Fields):
     """The checkpoints of one job: assets, sensor, checks, and the jobs that maintain them.
 
     The job itself runs anywhere (spark-submit, Dataproc, a streaming query). The sensor and the schedules
@@ -110,112 +115,77 @@ class CheckpointLineageComponent(dg.Component, dg.Model, dg.Resolvable):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)  # objects that templates give
 
-    job: str = Field(description="The job's name, as in its Spark program.", examples=["orders"])
-    store: str = Field(
-        description="Where the job lives. No secrets: Google's libraries find the credentials.",
-        examples=["gs://bucket/prefix", "file:///folder"],
-    )
-    operators: Sequence[str] = Field(
-        default=(),
-        description="Operators whose state is an asset of its own.",
-        examples=[["totals"]],
-    )
-    sample: Option = Field(
-        default=0,
-        description="How many of the rows that a checkpoint changed the page of each operator shows.",
-    )
-    deps: Sequence[str] = Field(
-        default=(),
-        description="Keys of the assets that the job reads, with slashes.",
-        examples=[["raw/orders"]],
-    )
+    job: str = Field(examples=["orders"])
+    """The job's name, as in its Spark program."""
+    store: str = Field(examples=["gs://bucket/prefix", "file:///folder"])
+    """Where the job lives. No secrets: Google's libraries find the credentials."""
+    operators: Sequence[str] = Field(default=(), examples=[["totals"]])
+    """Operators whose state is an asset of its own."""
+    sample: Option = 0
+    """How many of the rows that a checkpoint changed the page of each operator shows."""
+    deps: Sequence[str] = Field(default=(), examples=[["raw/orders"]])
+    """Keys of the assets that the job reads, with slashes."""
     options: dict[str, Option] = Field(
-        default_factory=dict,
-        description="Options of the job, the same as in its program.",
-        examples=[{"execution.checkpointing.num-retained": "30"}],
+        default_factory=dict, examples=[{"execution.checkpointing.num-retained": "30"}]
     )
-    gcs: Annotated[Any, given] = Field(
-        default=None,
-        description=(
-            "`module:name` of dagster-gcp's `GCSResource`, or of any object with `get_client()`, for "
-            "credentials that Google's libraries do not find by default."
-        ),
-        examples=["shop.resources:gcs"],
-    )
-    owners: Sequence[str] = Field(default=(), description="Owners of the assets.", examples=[["team:data"]])
-    kinds: Sequence[str] = Field(default=(), description="Kinds shown on the assets.", examples=[["gcs"]])
-    freshness_hours: Option | None = Field(
-        default=None, description="Hours after which the last checkpoint is no longer fresh."
-    )
+    """Options of the job, the same as in its program."""
+    gcs: Annotated[Any, given] = Field(default=None, examples=["shop.resources:gcs"])
+    """`module:name` of dagster-gcp's `GCSResource`, or of any object with `get_client()`, for credentials
+    that Google's libraries do not find by default.
+    """
+    owners: Sequence[str] = Field(default=(), examples=[["team:data"]])
+    """Owners of the assets."""
+    kinds: Sequence[str] = Field(default=(), examples=[["gcs"]])
+    """Kinds shown on the assets."""
+    freshness_hours: Option | None = None
+    """Hours after which the last checkpoint is no longer fresh."""
     budget: dict[str, Option] = Field(
-        default_factory=dict,
-        description=(
-            "What a checkpoint may cost, for the check `cost_budget`: `requests`, `bytes` (a size), `usd` "
-            "(at the options' prices)."
-        ),
-        examples=[{"requests": 500, "bytes": "10 gb", "usd": 0.01}],
+        default_factory=dict, examples=[{"requests": 500, "bytes": "10 gb", "usd": 0.01}]
     )
-    data: dict[str, Option] = Field(
-        default_factory=dict,
-        description="Limits of data checks: `row_drop`, `delete_share`, `null_keys`, `unchanged_days`.",
-        examples=[{"row_drop": 0.5, "unchanged_days": 3}],
-    )
-    orphan_budget: Option = Field(
-        default="1 gb",
-        description="Unreferenced objects, a size, above which the check `orphan_bytes` warns.",
-    )
+    """What a checkpoint may cost, for the check `cost_budget`: `requests`, `bytes` (a size), `usd` (at the
+    options' prices).
+    """
+    data: dict[str, Option] = Field(default_factory=dict, examples=[{"row_drop": 0.5, "unchanged_days": 3}])
+    """Limits of data checks: `row_drop`, `delete_share`, `null_keys`, `unchanged_days`."""
+    orphan_budget: Option = "1 gb"
+    """Unreferenced objects, a size, above which the check `orphan_bytes` warns."""
     partitions_def: Annotated[
         PartitionsFields | dg.PartitionsDefinition | str | None,
         dg.Resolver(_partitions_given, model_field_type=PartitionsFields.model() | str),
-    ] = Field(
-        default=None,
-        description="Partitions of the job's state and files, or the `module:name` of them.",
-        examples=[{"type": "daily", "start_date": "2024-01-01"}, "shop.partitions:DAYS"],
-    )
+    ] = Field(default=None, examples=[{"type": "daily", "start_date": "2024-01-01"}, "shop.partitions:DAYS"])
+    """Partitions of the job's state and files, or the `module:name` of them."""
     file_columns: dict[str, str] = Field(
-        default_factory=dict,
-        description="Columns of the output files, with their types.",
-        examples=[{"customer": "string", "total": "double"}],
+        default_factory=dict, examples=[{"customer": "string", "total": "double"}]
     )
-    group_name: str | None = Field(default=None, description="Of the assets; by default the job's.")
-    tags: dict[str, Option] = Field(default_factory=dict, description="Of the assets.")
-    state: str | None = Field(
-        default=None,
-        description="Last part of the key of the job's state: by default `state`, or the function's name.",
-    )
-    files: str = Field(default="files", description="Last part of the key of its files.")
-    checkpoints: str = Field(default="checkpoints", description="Last part of the key of its checkpoints.")
-    patience: Option = Field(
-        default="1 h",
-        description="How long the sensor waits for a run that seems alive to report, or to commit.",
-    )
-    minimum_interval_seconds: Option = Field(
-        default=30, description="Between the ticks of a sensor, in seconds."
-    )
-    default_status: Literal["STOPPED", "RUNNING"] = Field(
-        default="STOPPED", description="Of the sensors, before somebody turns them on or off in the page."
-    )
-    commit: bool = Field(
-        default=False, description="Dagster does step 6 (compose-commit), which the job leaves to it."
-    )
-    abort: bool = Field(
-        default=False, description="Two sensors abort the attempt that a canceled or failed run left open."
-    )
+    """Columns of the output files, with their types."""
+    group_name: str | None = None
+    """Of the assets; by default the job's."""
+    tags: dict[str, Option] = Field(default_factory=dict)
+    """Of the assets."""
+    state: str | None = None
+    """Last part of the key of the job's state: by default `state`, or the function's name."""
+    files: str = "files"
+    """Last part of the key of its files."""
+    checkpoints: str = "checkpoints"
+    """Last part of the key of its checkpoints."""
+    patience: Option = "1 h"
+    """How long the sensor waits for a run that seems alive to report, or to commit."""
+    minimum_interval_seconds: Option = 30
+    """Between the ticks of a sensor, in seconds."""
+    default_status: Literal["STOPPED", "RUNNING"] = "STOPPED"
+    """Of the sensors, before somebody turns them on or off in the page."""
+    commit: bool = False
+    """Dagster does step 6 (compose-commit), which the job leaves to it."""
+    abort: bool = False
+    """Two sensors abort the attempt that a canceled or failed run left open."""
     downstream: Sequence[DownstreamFields] = Field(
-        default=(),
-        description="Jobs of yours that are asked for, once for each checkpoint.",
-        examples=[[{"job": "mail", "partitions": "checkpoint"}]],
+        default=(), examples=[[{"job": "mail", "partitions": "checkpoint"}]]
     )
-    schedules: dict[_Work, str] = Field(
-        default_factory=dict,
-        description="Cron schedules of the maintenance jobs, where the default is not right.",
-        examples=[{"cleanup": "5 * * * *"}],
-    )
-    retry_policy: RetryFields | None = Field(
-        default=None,
-        description="Of the jobs' steps; by default 3 retries, after about 1, 2 and 4 seconds.",
-        examples=[{"max_retries": 5, "delay": 10}],
-    )
+    """Jobs of yours that are asked for, once for each checkpoint."""
+    schedules: dict[_Work, str] = Field(default_factory=dict, examples=[{"cleanup": "5 * * * *"}])
+    """Cron schedules of the maintenance jobs, where the default is not right."""
+    retry_policy: RetryFields | None = Field(default=None, examples=[{"max_retries": 5, "delay": 10}])
+    """Of the jobs' steps; by default 3 retries, after about 1, 2 and 4 seconds."""
 
     _tree: Any = PrivateAttr(default=None)
     """Where each field stands, of a component that a file describes."""

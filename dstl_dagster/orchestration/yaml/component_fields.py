@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, Final
 
 import dagster as dg
-from pydantic import Field
+from pydantic import ConfigDict
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
@@ -39,19 +39,31 @@ _BY_TIME: Mapping[str, type[dg.TimeWindowPartitionsDefinition]] = {
 _TYPES = (*_BY_TIME, "static")
 
 
-class PartitionsFields(dg.Model, dg.Resolvable):
+class Fields(dg.Model, dg.Resolvable):
+    """Of a component, or of a field of one. Each is described by the text below it."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class PartitionsFields(Fields):
     """A partitions definition; its fields are those of Dagster's class of that name."""
 
-    type: str = Field(description="hourly, daily, weekly, monthly or static.")
-    start_date: str | None = Field(default=None, description="Required, but for static ones.")
-    end_date: str | None = Field(default=None, description="Exclusive; without one they go on for ever.")
-    timezone: str | None = Field(default=None, description="Such as Europe/Berlin; UTC by default.")
-    minute_offset: Option | None = Field(default=None, description="Minutes after the full hour.")
-    hour_offset: Option | None = Field(default=None, description="Hours after midnight.")
-    day_offset: Option | None = Field(
-        default=None, description="The day they begin: of the week from 0, a Sunday; of the month from 1."
-    )
-    partition_keys: list[Option] | None = Field(default=None, description="Of static ones.")
+    type: str
+    """hourly, daily, weekly, monthly or static."""
+    start_date: str | None = None
+    """Required, but for static ones."""
+    end_date: str | None = None
+    """Exclusive; without one they go on for ever."""
+    timezone: str | None = None
+    """Such as Europe/Berlin; UTC by default."""
+    minute_offset: Option | None = None
+    """Minutes after the full hour."""
+    hour_offset: Option | None = None
+    """Hours after midnight."""
+    day_offset: Option | None = None
+    """The day they begin: of the week from 0, a Sunday; of the month from 1."""
+    partition_keys: list[Option] | None = None
+    """Of static ones."""
 
     def definition(self) -> dg.PartitionsDefinition[str]:
         """Raises: InvalidInputError for fields that do not belong together."""
@@ -81,13 +93,17 @@ class PartitionsFields(dg.Model, dg.Resolvable):
             ) from error
 
 
-class RetryFields(dg.Model, dg.Resolvable):
+class RetryFields(Fields):
     """A retry policy; its fields are those of `dagster.RetryPolicy`."""
 
-    max_retries: Option = Field(description="After the first attempt.")
-    delay: Option | None = Field(default=None, description="Seconds before a retry.")
-    backoff: str | None = Field(default=None, description="LINEAR or EXPONENTIAL; needs a delay.")
-    jitter: str | None = Field(default=None, description="FULL or PLUS_MINUS; needs a delay.")
+    max_retries: Option
+    """After the first attempt."""
+    delay: Option | None = None
+    """Seconds before a retry."""
+    backoff: str | None = None
+    """LINEAR or EXPONENTIAL; needs a delay."""
+    jitter: str | None = None
+    """FULL or PLUS_MINUS; needs a delay."""
 
     def policy(self) -> dg.RetryPolicy:
         """Raises: InvalidInputError."""
@@ -107,14 +123,15 @@ class RetryFields(dg.Model, dg.Resolvable):
             ) from error
 
 
-class TtlFields(dg.Model, dg.Resolvable):
+class TtlFields(Fields):
     """How long rows live; its fields are those of `StateTtlConfig`."""
 
-    column: str = Field(description="With a row's time.")
-    ttl: str = Field(description="Such as 30 d or 12 h.")
-    processing_time: bool = Field(
-        default=False, description="The column is filled with the time of the checkpoint that wrote the row."
-    )
+    column: str
+    """With a row's time."""
+    ttl: str
+    """Such as 30 d or 12 h."""
+    processing_time: bool = False
+    """The column is filled with the time of the checkpoint that wrote the row."""
 
     def config(self) -> StateTtlConfig:
         """Raises: InvalidInputError."""
@@ -122,20 +139,21 @@ class TtlFields(dg.Model, dg.Resolvable):
         return make(self.column, self.ttl)
 
 
-class DownstreamFields(dg.Model, dg.Resolvable):
+class DownstreamFields(Fields):
     """A job that is asked for once for each checkpoint; its fields are those of `build_downstream_sensor`."""
 
-    job: str = Field(description="The name of the job to run.")
-    partitions: str | None = Field(
-        default=None,
-        description="`checkpoint`: a run is for the partition of the checkpoint (`JobAssets.partitions`); "
-        "`batch`: for that of its batch (the component's `partitions_def`). Without it, for none.",
-    )
-    run_config: str | None = Field(
-        default=None, description="`module:name` of a function of the `completed` record: the run's config."
-    )
-    name: str | None = Field(default=None, description="Of the sensor.")
-    max_runs_per_tick: Option = Field(default=20, description="The next tick asks for the others.")
+    job: str
+    """The name of the job to run."""
+    partitions: str | None = None
+    """`checkpoint`: a run is for the partition of the checkpoint (`JobAssets.partitions`); `batch`: for that
+    of its batch (the component's `partitions_def`). Without it, for none.
+    """
+    run_config: str | None = None
+    """`module:name` of a function of the `completed` record: the run's config."""
+    name: str | None = None
+    """Of the sensor."""
+    max_runs_per_tick: Option = 20
+    """The next tick asks for the others."""
 
     def sensor(
         self,

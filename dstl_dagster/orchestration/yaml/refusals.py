@@ -64,7 +64,7 @@ def _serves(field: FieldInfo) -> str:
     if not examples and isinstance(field.default, str | int | float) and field.default != "":
         examples = [str(field.default)]
     such = f" Write, for example, {' or '.join(examples)}" if examples else ""
-    return f"{field.description}{such}"
+    return f"{' '.join(str(field.description).split())}{such}"
 
 
 def checked_model(model: type[BaseModel], fields: Mapping[str, FieldInfo]) -> type[BaseModel]:
