@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -66,8 +66,10 @@ class JobAssets:
     checkpoints: str = "checkpoints"
     operators: tuple[str, ...] = ()
     sample: int = 0
-    _found: Mapping[tuple[str, str | None], AssetKey] = field(default_factory=dict, repr=False, compare=False)
-    _states: tuple[AssetKey, ...] = field(default=(), repr=False, compare=False)
+    _found: Mapping[tuple[str, str | None], AssetKey] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _states: tuple[AssetKey, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         validated_job(self.job)
@@ -110,12 +112,19 @@ class JobAssets:
                 operators.append(operator)
         if states and found.get((AssetRole.STATE, None)) not in states:
             found[AssetRole.STATE, None] = states[0]
-        known = tuple(states) or self._states
-        return replace(self, operators=tuple(operators), sample=sample, _found=found, _states=known)
+        named = replace(self, operators=tuple(operators), sample=sample)
+        return named._with(found, tuple(states) or self._states)
 
     def of_state(self, key: AssetKey) -> JobAssets:
         """The same with this one of the assets that write the job's state."""
-        return replace(self, _found={**self._found, (AssetRole.STATE, None): key})
+        return self._with({**self._found, (AssetRole.STATE, None): key}, self._states)
+
+    def _with(
+        self, found: Mapping[tuple[str, str | None], AssetKey], states: Sequence[AssetKey]
+    ) -> JobAssets:
+        made = replace(self)
+        vars(made).update(_found=found, _states=tuple(states))
+        return made
 
     def _key(self, role: AssetRole, *default: str, operator: str | None = None) -> AssetKey:
         return self._found.get((role, operator)) or AssetKey([self.group_name, *default])

@@ -79,9 +79,17 @@ def state_key(assets: JobAssets, default: str, arguments: Mapping[str, Any]) -> 
     return found
 
 
-def state_tags(assets: JobAssets, tags: Mapping[str, str] | None) -> dict[str, str]:
-    """The asset's own, with those by which it is found."""
-    return {**(tags or {}), TAG_JOB: assets.job, TAG_ASSET: AssetRole.STATE.value}
+def for_dagster(
+    assets: JobAssets, key: dg.AssetKey, arguments: Mapping[str, Any], **defaults: Any
+) -> dict[str, Any]:
+    """Dagster's arguments: the caller's, ours where they are left out, and the tags by which it is found."""
+    chosen = {
+        name: value
+        for name, value in arguments.items()
+        if value is not None and name not in ("name", "key_prefix")
+    }
+    tags = {**chosen.get("tags", {}), TAG_JOB: assets.job, TAG_ASSET: AssetRole.STATE.value}
+    return {"group_name": assets.group_name, **defaults, **chosen, "key": key, "tags": tags}
 
 
 def deps_in(deps: Iterable[Any] | None, ordered: dg.AssetKey | None = None) -> list[Any]:

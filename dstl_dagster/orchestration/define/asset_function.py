@@ -9,7 +9,7 @@ import ast
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -105,7 +105,6 @@ class AssetFunction:
             own = inspect.Parameter(CHANGELOG, _Kind.KEYWORD_ONLY, annotation=ChangelogStorageResource)
             rest = [each for each in asked if each.kind is _Kind.VAR_KEYWORD]
             asked = [*(each for each in asked if each.kind is not _Kind.VAR_KEYWORD), own, *rest]
-        has_context = first is not None
 
         def asked_for(*positional: Any, **given: Any) -> Any:
             bound = signature.bind(*positional, **given)
@@ -116,7 +115,7 @@ class AssetFunction:
                     known |= known.pop(each.name, {})
             return body(found, known)
 
-        signature = inspect.Signature([*([first] if has_context and first else []), *asked])
+        signature = inspect.Signature([*([first] if first else []), *asked])
         compute: Any = lambda *positional, **given: asked_for(*positional, **given)  # noqa: E731 - its line is replaced
         # Code references, and tracebacks, lead to the user's line.
         code = self.function.__code__
@@ -158,12 +157,11 @@ def _bare(hint: Any) -> Any:
     return hint.__origin__
 
 
-class _Names(Mapping[str, Any]):
-    """What a name in a function's hints stands for, also one that its module imports for type checkers
-    only.
-    """
+class _Names(dict[str, Any]):
+    """What a name in a function's hints stands for, also one that its module imports for type checkers."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
         self._function = function
 
     def resolved(self, parameter: inspect.Parameter) -> Any:
@@ -183,7 +181,7 @@ class _Names(Mapping[str, Any]):
             ) from error
         return hints.get("hint", _Kind.empty)
 
-    def __getitem__(self, name: str) -> Any:
+    def __missing__(self, name: str) -> Any:
         scope = getattr(self._function, "__globals__", {})
         if name in scope:
             return scope[name]
@@ -192,12 +190,6 @@ class _Names(Mapping[str, Any]):
             found = import_module(module, scope.get("__package__"))
             return found if attribute is None else getattr(found, attribute)
         raise KeyError(name)  # then `eval` looks among the builtins
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._for_type_checkers)
-
-    def __len__(self) -> int:
-        return len(self._for_type_checkers)
 
     @cached_property
     def _for_type_checkers(self) -> dict[str, tuple[str, str | None]]:

@@ -16,10 +16,10 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import breakable
 from dstl_dagster.orchestration.define.asset_arguments import (
     deps_in,
+    for_dagster,
     require_changelog,
     require_known,
     state_key,
-    state_tags,
 )
 from dstl_dagster.orchestration.define.ops import build_steps
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
@@ -190,17 +190,11 @@ def build_state_asset(
     ins = {f"dep_{place}": _waits_for(dep) for place, dep in enumerate(listed)}
     if ordered:
         ins["previous"] = dg.AssetIn(key=key, dagster_type=dg.Nothing, partition_mapping=previous_partition())
-    given = {name: value for name, value in asset_arguments.items() if value is not None}
-    freshness_policy = given.pop("freshness_policy", None)
-    arguments: dict[str, Any] = {
-        "group_name": assets.group_name,
-        "description": f"The state of {assets.job}: one run, one checkpoint.",
-        **{name: value for name, value in given.items() if name not in ("name", "key_prefix")},
-        "key": key,
-        "kinds": set(parse_names("kinds", given.get("kinds") or ("pyspark",))),
-        "owners": list(parse_names("owners", given.get("owners") or ())) or None,
-        "tags": state_tags(assets, given.get("tags")),
-    }
+    described = f"The state of {assets.job}: one run, one checkpoint."
+    arguments = for_dagster(assets, key, asset_arguments, description=described)
+    freshness_policy = arguments.pop("freshness_policy", None)
+    arguments["kinds"] = set(parse_names("kinds", arguments.get("kinds") or ("pyspark",)))
+    arguments["owners"] = list(parse_names("owners", arguments.get("owners") or ())) or None
     made: dg.AssetsDefinition = dg.graph_asset(ins=ins, partitions_def=partitions_def, **arguments)(
         _graph_of(first, complete, ins)
     )

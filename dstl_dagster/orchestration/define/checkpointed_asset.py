@@ -21,10 +21,10 @@ from dstl_dagster.format import breakable
 from dstl_dagster.orchestration.code_location import asset_source, assets_in, is_called_directly
 from dstl_dagster.orchestration.define.asset_arguments import (
     deps_in,
+    for_dagster,
     require_changelog,
     require_known,
     state_key,
-    state_tags,
 )
 from dstl_dagster.orchestration.define.asset_function import CHANGELOG, AssetFunction
 from dstl_dagster.orchestration.define.io_manager import KeyedStateIOManager
@@ -126,10 +126,9 @@ def checkpointed_asset(
     def decorate(decorated: Callable[..., Any]) -> dg.AssetsDefinition:
         function = AssetFunction.of(decorated)
         name = function.name
-        rule = None
-        if names:
-            rule = MergeRule(operator or name, names, update, schema, delete, max_parallelism, ttl)
-        _require_rule(name, rule, function.takes_batch, update=update, schema=schema, delete=delete)
+        given = MergeRule(operator or name, names, update, schema, delete, max_parallelism, ttl)
+        _require_rule(name, given, function.takes_batch)
+        rule = given if names else None
         key = state_key(assets, name, asset_arguments)
         assets.require_own_source(source or asset_source(key), asset_source(key))
         ordered = isinstance(asset_arguments.get("partitions_def"), dg.TimeWindowPartitionsDefinition)
@@ -345,29 +344,26 @@ def _arguments(
     assets: JobAssets, key: dg.AssetKey, runs: _Runs, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Those of `dagster.asset`: the caller's, and ours beside or in place of what was left out."""
-    given = {name: value for name, value in arguments.items() if name not in ("name", "key_prefix")}
-    partitions, ins = given.get("partitions_def"), given.get("ins") or {}
-    ordered = isinstance(partitions, dg.TimeWindowPartitionsDefinition)
-    deps = deps_in(given.get("deps"), key if ordered else None)
-    if ordered and key not in {_key_of_input(name, each) for name, each in ins.items()}:
+    made = for_dagster(
+        assets,
+        key,
+        arguments,
+        pool=assets.pool,
+        retry_policy=DEFAULT_RETRY_POLICY,
+        description=inspect.getdoc(runs.function.function),
+    )
+    ordered = isinstance(made.get("partitions_def"), dg.TimeWindowPartitionsDefinition)
+    deps = deps_in(made.get("deps"), key if ordered else None)
+    if ordered and key not in {_key_of_input(name, each) for name, each in made.get("ins", {}).items()}:
         deps.append(dg.AssetDep(key, partition_mapping=previous_partition()))
     operator = {} if runs.rule is None else {OPERATOR: breakable(runs.rule.operator)}
-    common: dict[str, Any] = {
-        "group_name": assets.group_name,
-        "pool": assets.pool,
-        "retry_policy": DEFAULT_RETRY_POLICY,
-        "description": inspect.getdoc(runs.function.function),
-    }
-    if given.get("io_manager_key") is None and given.get("io_manager_def") is None:
-        common["io_manager_def"] = _reader(runs)
+    reader = {} if {"io_manager_key", "io_manager_def"} & set(made) else {"io_manager_def": _reader(runs)}
     return {
-        **common,
-        **{name: value for name, value in given.items() if value is not None},
-        "key": key,
+        **made,
+        **reader,
         "deps": deps,
-        "tags": state_tags(assets, given.get("tags")),
-        "metadata": {TAG_JOB: assets.job, **operator, **(given.get("metadata") or {})},
-        "op_tags": {TAG_STEP: "1-7", **(given.get("op_tags") or {})},
+        "metadata": {TAG_JOB: assets.job, **operator, **made.get("metadata", {})},
+        "op_tags": {TAG_STEP: "1-7", **made.get("op_tags", {})},
         "output_required": False,
     }
 
@@ -393,15 +389,9 @@ def _reader(runs: _Runs) -> dg.IOManagerDefinition:
     return reader
 
 
-def _require_rule(
-    name: str,
-    rule: MergeRule | None,
-    takes_batch: bool,
-    update: Mapping[str, Any] | None,
-    schema: StructType | str | None,
-    delete: str | Column | None,
-) -> None:
-    if rule is None:
+def _require_rule(name: str, rule: MergeRule, takes_batch: bool) -> None:
+    update, schema, delete = rule.update, rule.schema, rule.delete
+    if not rule.keys:
         if update is not None or schema is not None or delete is not None:
             raise InvalidInputError(f"{name}: `update`, `schema` and `delete` need `keys`")
         if not takes_batch:
@@ -412,5 +402,5 @@ def _require_rule(
         raise InvalidInputError(f"{name}: `schema` is for `update`; rows that replace others have their own")
     elif update is None and delete is not None and not isinstance(delete, str):
         raise InvalidInputError(f"{name}: without `update`, `delete` names a boolean column")
-    if rule is not None:
+    if rule.keys:
         rule.require_fitting(name)

@@ -199,29 +199,19 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         )
         scope = target.table.rows_of(target.partitions) if target.table and target.partitions else None
         if form is None:
-            rows = self._read_by_spark(coordinator, checkpoint, operator, scope)
+            from dstl_dagster.spark import read_state, running_session  # PySpark: only on request
+
+            session = running_session() if self.spark is None else self.spark.spark_session
+            if session is None:
+                raise InvalidInputError(
+                    "an input is a Spark DataFrame, and no session runs: give the IO manager a `spark` "
+                    "resource"
+                )
+            store, options = coordinator.store, coordinator.job_options
+            rows = read_state(session, checkpoint, operator, store=store, scope=scope, job_options=options)
             rows = rows.where("false") if target.partitions == [] else rows
             return rows.select(*[f"`{name.replace('`', '``')}`" for name in scan.schema.names])
         return form(scan.within(scope))
-
-    def _read_by_spark(
-        self,
-        coordinator: CheckpointCoordinator,
-        checkpoint: Checkpoint,
-        operator: str,
-        scope: "Scope | None",
-    ) -> Any:
-        from dstl_dagster.spark import read_state, running_session  # PySpark: only on request
-
-        session = running_session() if self.spark is None else self.spark.spark_session
-        if session is None:
-            raise InvalidInputError(
-                "an input is a Spark DataFrame, and no session runs: give the IO manager a `spark` resource"
-            )
-        options = coordinator.job_options
-        return read_state(
-            session, checkpoint, operator, store=coordinator.store, scope=scope, job_options=options
-        )
 
 
 def _plain(context: dg.OutputContext, obj: Any) -> Any:

@@ -90,7 +90,9 @@ class Target:
     @classmethod
     def of_output(cls, context: dg.OutputContext) -> Target:
         """Of an output that is written. Raises: InvalidInputError, also for a run of several partitions."""
-        metadata = {**context.definition_metadata, **_chosen_in_run(context.output_metadata)}
+        # A run may choose the mode, by `context.add_output_metadata`.
+        chosen = {name: value for name, value in context.output_metadata.items() if name == "mode"}
+        metadata = {**context.definition_metadata, **chosen}
         if not context.has_asset_key:
             return cls._of(_Name.of_op(context), metadata, None)
         step = step_of(context)
@@ -197,11 +199,6 @@ class Target:
             names_job="job" in given,
             names_operator="operator" in given,
         )
-
-
-def _chosen_in_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run may say of one output by `context.add_output_metadata`."""
-    return {"mode": metadata["mode"]} if "mode" in metadata else {}
 
 
 def _rerun(word: object, where: str, *, repeats: bool) -> Rerun:

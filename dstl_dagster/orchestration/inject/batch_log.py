@@ -30,10 +30,10 @@ def log_opened(context: dg.OpExecutionContext, batch: CheckpointBatch | PipesBat
     attempt, parent = batch.attempt, batch.parent
     on = "with no state before it" if parent is None else f"on checkpoint {parent.checkpoint_id}"
     positions = "" if parent is None else positions_in_words(parent.positions)
+    tried = "" if is_called_directly(context) else f"try {context.retry_number + 1} of this run, "
     context.log.info(
         f"step 1 trigger: checkpoint {attempt.checkpoint_id} of {attempt.job} is open, {on}, "
-        f"{_try_of(context)}attempt {attempt.attempt}; sources stand at "
-        f"{positions or 'their beginning'}"
+        f"{tried}attempt {attempt.attempt}; sources stand at {positions or 'their beginning'}"
     )
 
 
@@ -57,10 +57,6 @@ class SparkLog:
         if now - self._last >= _EVERY_SECONDS:
             self._last = now
             self.context.log.info(f"step 2 append: Spark has done {finished} of {known} tasks")
-
-
-def _try_of(context: dg.OpExecutionContext) -> str:
-    return "" if is_called_directly(context) else f"try {context.retry_number + 1} of this run, "
 
 
 def log_persisted(context: dg.OpExecutionContext, batch: CheckpointBatch | PipesBatch) -> None:

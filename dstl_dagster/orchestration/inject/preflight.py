@@ -12,7 +12,7 @@ from collections.abc import Callable
 import dagster as dg
 
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import Finding, ObjectStore, Severity, check_store, open_store
+from dstl_dagster.storage import ObjectStore, Severity, check_store, open_store
 
 # A service that does not answer must not hold up the run: the first step retries for longer.
 _IMPATIENT = GSFileSystemOptions(retry_max_attempt=1, http_connect_timeout=5_000, http_read_timeout=10_000)
@@ -35,17 +35,12 @@ def log_bucket_findings(
         if log is None or not uri.startswith("gs://"):
             continue
         bucket_uri = "gs://" + uri.removeprefix("gs://").partition("/")[0]
-        if _is_first_check(bucket_uri):
+        # Dagster sets a resource up in every step, sometimes twice in one process; one report is enough.
+        with _lock:
+            is_first = bucket_uri not in _checked
+            _checked.add(bucket_uri)
+        if is_first:
             _check(log, bucket_uri, open_bucket)
-
-
-def _is_first_check(bucket_uri: str) -> bool:
-    # Dagster sets a resource up in every step, sometimes twice in one process; one report is enough.
-    with _lock:
-        if bucket_uri in _checked:
-            return False
-        _checked.add(bucket_uri)
-        return True
 
 
 def _check(log: dg.DagsterLogManager, bucket_uri: str, open_bucket: OpenBucket) -> None:
@@ -56,8 +51,4 @@ def _check(log: dg.DagsterLogManager, bucket_uri: str, open_bucket: OpenBucket) 
         return
     for finding in findings:
         write = log.info if finding.severity is Severity.NOTE else log.warning
-        write(_line(bucket_uri, finding))
-
-
-def _line(bucket_uri: str, finding: Finding) -> str:
-    return f"{bucket_uri}: {finding.code}: {finding.message}. (dstl storage check {bucket_uri})"
+        write(f"{bucket_uri}: {finding.code}: {finding.message}. (dstl storage check {bucket_uri})")

@@ -56,9 +56,8 @@ def restore_run_config(last: int, checkpoint_id: int) -> dict[str, Any]:
 def restore(step: Step) -> None:
     """Roll the job back to the checkpoint of the partition; later checkpoints are abandoned."""
     config = RestoreConfig(**step.context.op_config)
-    _refuse_backfill(step.context)
     context, assets, coordinator = step.context, step.assets, step.coordinator
-    checkpoint_id = 0 if config.anew else _chosen_checkpoint(step)
+    checkpoint_id = _chosen_checkpoint(step, anew=config.anew)
     # The same for every try of this run and its re-executions: a late one must not undo newer checkpoints.
     request_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{owner_of(context.run)}/{checkpoint_id}")
     expected_last = None
@@ -103,21 +102,22 @@ def report_restore(step: Step, request_id: uuid.UUID) -> None:
 # ---- before it ----
 
 
-def _refuse_backfill(context: dg.OpExecutionContext) -> None:
+def _chosen_checkpoint(step: Step, *, anew: bool) -> int:
+    """The one to go back to; 0 to begin anew."""
+    context = step.context
     backfill = context.run.tags.get(_BACKFILL)
     if backfill is not None:
         raise InvalidInputError(
             f"this run belongs to backfill {backfill}, and a restore is no backfill: each run would undo "
             "what the others kept. Nothing was changed; launch one run, for the checkpoint to resume from"
         )
-
-
-def _chosen_checkpoint(step: Step) -> int:
-    if not step.context.has_partition_key:
+    if anew:
+        return 0
+    if not context.has_partition_key:
         raise InvalidInputError(
             "no checkpoint chosen: launch this job for its partition, for example chk-00000042"
         )
-    return step.assets.checkpoint_of(step.context.partition_key)
+    return step.assets.checkpoint_of(context.partition_key)
 
 
 def _require_confirmed(plan: RestorePlan, confirmed: str) -> int:

@@ -139,8 +139,7 @@ class Reconcile:
 
         def newest(key: dg.AssetKey) -> str | None:
             made = so_far.materialized(key)
-            event = made[-1] if made else self.page.newest(key)
-            return None if event is None else says.attempt_of(event)
+            return says.attempt_of(made[-1]) if made else self._shown(key)
 
         if last is None or newest(assets.checkpoints_key) in (None, str(last.completed.attempt)):
             return Report()
@@ -167,10 +166,8 @@ class Reconcile:
             foreign = [day for day in shown if not is_held(view, definition, day)]
             if foreign:
                 gone[key] = tuple(foreign)
-        before = page.newest(assets.checkpoints_key)
-        left = "" if before is None else says.attempt_of(before)
         mark = Mark(
-            cause=f"store/{assets.job}/{left}",
+            cause=f"store/{assets.job}/{self._shown(assets.checkpoints_key) or ''}",
             about="not in the store that the job was started over in",
             why=f"{assets.job} was started over in another store, which does not have these partitions: run "
             "them there, oldest first",
@@ -206,7 +203,8 @@ class Reconcile:
             return Report()
         events: list[Event] = []
         if has_files:
-            if self._has_page(completed.checkpoint_id):
+            # Only what can be restored has a page: a backlog of thousands costs no more than what is kept.
+            if any(each.checkpoint_id == completed.checkpoint_id for each in self.view.retained):
                 events += self._lacking([self.reporter.published(checkpoint)])
             events.append(self.reporter.files(checkpoint, page.partition(page.files, completed)))
         made = state_of(assets, checkpoint) if has_state else None
@@ -225,11 +223,10 @@ class Reconcile:
         still: dict[dg.AssetKey, tuple[str, ...]] = {}
         for key in (*assets.state_keys, assets.files_key) if batches else ():
             ever = page.materialized(key)
-            taken = [
-                day for day, each in batches.items() if day in ever and _shows(page.newest(key, day), each)
-            ]
+            days = [day for day in batches if day in ever]
+            taken = tuple(day for day in days if self._shown(key, day) == str(batches[day].attempt))
             if taken:
-                still[key] = tuple(taken)
+                still[key] = taken
         mark = Mark(
             cause=f"restored/{restored.decision_id}",
             about=f"run again after the restore to {restored.where}",
@@ -304,19 +301,16 @@ class Reconcile:
             return {}
         return sample_metadata(self.coordinator.store, checkpoint, parent, operator, count)
 
-    def _has_page(self, checkpoint_id: int | None) -> bool:
-        """Only what can be restored has one: a backlog of thousands costs no more than what is retained."""
-        return any(entry.checkpoint_id == checkpoint_id for entry in self.view.retained)
+    def _shown(self, key: dg.AssetKey, partition: str | None = None) -> str | None:
+        """The attempt of the newest event of an asset, or of one of its partitions."""
+        event = self.page.newest(key, partition)
+        return None if event is None else says.attempt_of(event)
 
     def _lacking(self, events: Iterable[Event]) -> tuple[Event, ...]:
         """Those that were not written by an earlier try. The last one was written last."""
         return tuple(
             event for event in events if not self.page.has(event.asset_key, (event.tags or {})[TAG_VERSION])
         )
-
-
-def _shows(event: dg.AssetMaterialization | None, completed: Completed) -> bool:
-    return event is not None and says.attempt_of(event) == str(completed.attempt)
 
 
 @dataclass(frozen=True)

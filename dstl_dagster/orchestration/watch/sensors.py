@@ -140,7 +140,8 @@ def _abort_open_attempt(
     if not owners.have_ended(opened.owner):
         return f"run {run.run_id} is being re-executed, which continues its attempt"
     attempt = Attempt(opened.checkpoint_id, opened.attempt, opened.parent, coordinator.job)
-    if run.status == dg.DagsterRunStatus.FAILURE and _is_reported_durable(coordinator, attempt):
+    report = attempt.names.report(attempt.attempt)
+    if run.status == dg.DagsterRunStatus.FAILURE and coordinator.store.stat(report) is not None:
         return (
             f"run {run.run_id} failed with all its work done: re-execute it from failure to complete "
             f"checkpoint {opened.checkpoint_id}; otherwise the job's next run fences its attempt"
@@ -150,10 +151,6 @@ def _abort_open_attempt(
     except (ConflictError, NotFoundError) as error:
         return f"the attempt of run {run.run_id} was no longer open: {error}"
     return f"aborted the attempt of run {run.run_id} on checkpoint {opened.checkpoint_id}"
-
-
-def _is_reported_durable(coordinator: CheckpointCoordinator, attempt: Attempt) -> bool:
-    return coordinator.store.stat(attempt.names.report(attempt.attempt)) is not None
 
 
 def _partition_requests(

@@ -21,7 +21,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import dagster as dg
 
@@ -156,7 +156,8 @@ class TimelineFollower:
         if isinstance(record, Restored) and view.last_completed_id == record.checkpoint_id:
             found += reconcile.newest(tick.report + found, record)
         owner = _owner_of(record, reconcile)
-        if found and owner is not None and self._is_awaited(owner, record.recorded_at):
+        in_time = self.clock.now() - record.recorded_at <= self.patience
+        if found and owner is not None and in_time and OwnerRuns(self.page.instance).are_alive(owner):
             at = f"{record.recorded_at:%H:%M:%S} UTC"
             tick.waiting = f"waiting for {owner}, which is alive, to report its checkpoint of {at}"
             return False
@@ -170,11 +171,6 @@ class TimelineFollower:
 
     def _reconcile(self, view: TimelineView, known: Mapping[int, Completed] | None = None) -> Reconcile:
         return Reconcile(self.page, self.coordinator, view, _SENSOR, self.repository, known=known or {})
-
-    def _is_awaited(self, owner: str, since: datetime) -> bool:
-        """The run behind a record is alive, and there is still time for it to report."""
-        is_alive = OwnerRuns(self.page.instance).are_alive(owner)
-        return is_alive and self.clock.now() - since <= self.patience
 
     def _record_at(self, slot: int) -> TimelineRecord | None:
         return None if slot < 1 else next(self.coordinator.timeline.records(slot - 1), None)
