@@ -27,10 +27,7 @@ def without_useless_retries(where: str = "", facts: Mapping[str, str] | None = N
 
     An UnavailableError stays one, with `where` put before its message, unless permission is missing. On the
     last try it is a failure as well: Dagster would name the number of tries, and hide the reason below.
-
-    Args:
-        where: the step and the checkpoint: the message begins with it.
-        facts: metadata of the failure.
+    `facts`: metadata of the failure.
     """
     try:
         yield

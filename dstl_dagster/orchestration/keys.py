@@ -119,9 +119,7 @@ class JobAssets:
         """The same with this one of the assets that write the job's state."""
         return self._with({**self._found, (AssetRole.STATE, None): key}, self._states)
 
-    def _with(
-        self, found: Mapping[tuple[str, str | None], AssetKey], states: Sequence[AssetKey]
-    ) -> JobAssets:
+    def _with(self, found: Mapping[Any, AssetKey], states: Sequence[AssetKey]) -> JobAssets:
         made = replace(self)
         vars(made).update(_found=found, _states=tuple(states))
         return made

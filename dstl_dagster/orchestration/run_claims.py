@@ -35,12 +35,7 @@ def claim_of_op(
     ordered: bool,
     operators: tuple[str, ...] | None = None,
 ) -> Claim:
-    """Of an op, or of the asset that it belongs to.
-
-    Args:
-        source: the name that the program chose; `None`: that of the asset or op.
-        own_key: the batch has a key of the program's own, and not the run's partition.
-        ordered: time partitions follow one another.
+    """Of an op, or of the asset that it belongs to. `own_key`: the batch is not named by the run's partition.
 
     Raises: InvalidInputError in a run of a part of what the op makes.
     """

@@ -37,12 +37,8 @@ _PROBLEMS_SHOWN = 20
 
 @dataclass(frozen=True)
 class Step:
-    """The inputs of a step: the context of its op, the job's asset keys, and the job's control plane.
-
-    The keys are those that the run's code location has for these assets.
-
-    Attributes:
-        partitions_def: of the job's state and files; by default those of the op's asset or job.
+    """The inputs of a step. The keys are those that the run's code location has for the job's assets, the
+    partitions those of the job's state and files: by default of the op's asset or job.
     """
 
     context: dg.OpExecutionContext
@@ -54,11 +50,8 @@ class Step:
         object.__setattr__(self, "assets", assets_in(self.context, self.assets))
 
     def reconcile(self, own: Checkpoint | None = None, *, shows_state: bool = False) -> Reconcile:
-        """For the page that the run's definitions make.
-
-        Args:
-            own: the checkpoint of the run's own batch, which has the run's partition.
-            shows_state: events show the state of the run's asset, and not its output.
+        """For the page that the run's definitions make. `own`: the checkpoint of the run's own batch.
+        `shows_state`: events show the state of the run's asset, and not its output.
         """
         context, key = self.context, self.assets.state_key
         definition = self.partitions_def or definition_of(context)

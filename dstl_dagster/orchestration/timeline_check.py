@@ -113,11 +113,8 @@ def shown_job(made: dg.AssetMaterialization) -> str | None:
 def require_shown_timeline(
     run: dg.DagsterRun, instance: dg.DagsterInstance, coordinator: CheckpointCoordinator, *keys: dg.AssetKey
 ) -> Comparison:
-    """Refuse a run on a store that does not hold what this instance was shown of the job.
-
-    Arguments as of `compare_timeline`.
-
-    Raises: ConflictError (kind `timeline_replaced`), unless the run is tagged `dstl/start_over: true`.
+    """Compare, and raise ConflictError (kind `timeline_replaced`) where the store does not hold what this
+    instance was shown of the job, unless the run is tagged `dstl/start_over: true`.
     """
     found = compare_timeline(instance, coordinator, *keys)
     if found.away is not None and run.tags.get(TAG_START_OVER) != "true":

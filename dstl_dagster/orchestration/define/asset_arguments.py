@@ -33,13 +33,8 @@ def argument(name: str) -> Iterator[None]:
 def require_known(
     by: str, arguments: Mapping[str, Any], taken: Collection[str], refused: Mapping[str, str], own: str
 ) -> None:
-    """Of a definition `by`: its `arguments` are among those `taken`.
-
-    Args:
-        refused: those that mean nothing here, and why.
-        own: the arguments that are not Dagster's, in words.
-
-    Raises: InvalidInputError.
+    """Raises: InvalidInputError for an argument of the definition `by` that is refused, for its reason, or is
+    not taken. `own`: those that are not Dagster's, in words.
     """
     for name in arguments:
         if name in refused:
@@ -93,10 +88,8 @@ def for_dagster(
 
 
 def deps_in(deps: Iterable[Any] | None, ordered: dg.AssetKey | None = None) -> list[Any]:
-    """Raises: InvalidInputError for a single one, of which Dagster would take the parts.
-
-    Args:
-        ordered: the asset's own key, if its partitions have an order.
+    """Raises: InvalidInputError for a single one, of which Dagster would take the parts; and for `ordered`,
+    the asset's own key, if its partitions have an order.
     """
     if isinstance(deps, str | dg.AssetKey | dg.AssetDep | dg.AssetSpec | dg.AssetsDefinition):
         raise InvalidInputError(f"deps: expected assets in a list, such as [{deps!r}]")

@@ -174,11 +174,8 @@ class _CheckpointedAsset(dg.AssetsDefinition):
 
 @dataclass(frozen=True)
 class _Runs:
-    """The work of a run of the asset.
-
-    Attributes:
-        rule: for the rows; `None`: the function writes them.
-        work: what the batch is, as for `request_batch`.
+    """The work of a run of the asset. Without a rule the function writes the rows; `work`: as of
+    `request_batch`.
     """
 
     assets: JobAssets

@@ -85,17 +85,13 @@ def build_steps(
 
 @dataclass(frozen=True)
 class StepOps:
-    """Makes the ops behind a user's own.
+    """Makes the ops behind a user's own, `update`.
 
     Attributes:
-        assets: from a job's name to the asset keys under which they report; the default is `<job>/state`,
-            `<job>/files` and `<job>/checkpoints`.
+        assets: from a job's name to the asset keys under which they report.
         prefix: of the ops' names, which must be unique among all that Dagster loads together.
-        retry_policy: for failures of a whole step; short network failures are retried inside.
-        pool: their concurrency pool.
         ends: nothing follows the last one, which then returns nothing, so that Dagster stores nothing for it.
         changelog: where the job lives; without it, the resource named `changelog`.
-        update: the op that does steps 1 to 3, if it is known.
     """
 
     assets: Callable[[str], JobAssets] = JobAssets.of

@@ -52,7 +52,6 @@ class Target:
 
     Attributes:
         where: the asset or output, for errors.
-        job: whose state it is.
         rule: what becomes of rows, unless they replace others.
         replaces: rows take the place of all rows of their partitions; without partitions, of all.
         rerun: what a new run of a partition does.

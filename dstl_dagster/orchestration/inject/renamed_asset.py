@@ -26,9 +26,7 @@ def refuse_new_name(
     """Refuse the first batch of a job, where the run's code location wrote another job of this store by an
     asset that it no longer has, whose state has the same keys. Other such jobs are named in the log.
 
-    Args:
-        context: of the run's step.
-        keys: the key columns of what the batch writes; none: they are not known.
+    `context`: of the run's step. `keys`: the key columns of what the batch writes, where they are known.
 
     Raises: ConflictError (kind `unclaimed`).
     """

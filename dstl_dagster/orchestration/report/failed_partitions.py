@@ -44,8 +44,7 @@ class Mark:
 
     Attributes:
         cause: names the mark: one cause leaves one, however often it is written.
-        about: a few words for the list of runs.
-        why: one sentence for the page of the mark's run.
+        about, why: a few words for the list of runs, a sentence for the page of the mark's run.
         partitions: by asset; those that are in order again must be left out.
         alone: all other marks of the job end: they were of another store.
     """

@@ -58,14 +58,8 @@ _PARTITION_TAGS = ("dagster/partition", "dagster/asset_partition_range_start")
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check.
-
-    Attributes:
-        passed: all is well.
-        text: one sentence: what was found, and what to do about it.
-        warn: not passing is a warning, no error.
-        measures: numbers, which Dagster plots.
-        details: more metadata, such as a table of what is wrong.
+    """The outcome of one check: in one sentence what was found, and what to do about it; numbers, which
+    Dagster plots; and other metadata. `warn`: not passing is no error.
     """
 
     passed: bool
@@ -93,14 +87,10 @@ def evaluations_beside(
     partitions_def: dg.PartitionsDefinition[Any] | None,
     clock: Clock,
 ) -> list[dg.AssetCheckEvaluation]:
-    """Those that a step or a sensor writes beside a checkpoint, the newest that the instance holds: next to
-    no requests.
+    """Those that a step or a sensor writes beside a checkpoint, the newest that the instance holds, by next
+    to no requests. `view`: of what is about to be shown, so the partitions of checkpoints are not compared.
 
-    Args:
-        view: of what is about to be shown: the partitions of checkpoints are not compared.
-        definitions: have the limit of the check of the age, which is left out without one.
-        partitions_def: as for `partitions_finding`, which is left out without: what a check that has one
-            found must not be replaced by less.
+    Without `partitions_def` that finding is left out: it would replace what a check that has them found.
     """
     found = {PUBLISHED: unpublished_files(view, clock), BLOCKED: blocked_files(view)}
     if partitions_def is not None:
@@ -215,14 +205,10 @@ def partitions_finding(
     *,
     thorough: bool = True,
 ) -> Finding:
-    """Compare the two.
+    """Compare the two, but for `changes` that the caller is about to make.
 
-    Args:
-        changes: what the partitions of checkpoints need, as by `reporting.partition_changes`; empty where
-            the caller is about to make these changes.
-        partitions_def: of the job's state and files, if the partition of a batch is its idempotency key.
-        thorough: look up a hundred of the partitions that the view does not cover; otherwise the few that
-            come after all that it does.
+    `thorough`: look up a hundred of the partitions that the view does not cover; otherwise the few that come
+    after all that it does.
     """
     days = _days(instance, assets, view, partitions_def, thorough)
     found = (*days, changes.missing, changes.stale)

@@ -315,12 +315,7 @@ class Reconcile:
 
 @dataclass(frozen=True)
 class PartitionChanges:
-    """What makes the dynamic partitions of a job the checkpoints that can be restored now.
-
-    Attributes:
-        missing: keys of retained checkpoints that have no partition, oldest first.
-        stale: keys of partitions whose checkpoint is not retained.
-    """
+    """The partitions that a job is missing for its retained checkpoints, oldest first, and those of others."""
 
     missing: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)

@@ -56,8 +56,6 @@ class Tick:
     """The findings of a tick.
 
     Attributes:
-        cursor: where the next tick begins.
-        report: what is to be written.
         restorable_changed: the set of checkpoints that can be restored may have changed.
         told: the records of which it reports something, oldest first.
         waiting: for whose run, which is alive and will report its checkpoint itself, or commit it.
@@ -78,12 +76,7 @@ class Tick:
 
 @dataclass
 class TimelineFollower:
-    """Follows the timeline of one job for one page.
-
-    Attributes:
-        patience: how long it waits for a run to report.
-        repository: the definitions around the sensor.
-    """
+    """Follows the timeline of one job for one page. `patience`: how long it waits for a run to report."""
 
     page: Page
     coordinator: CheckpointCoordinator

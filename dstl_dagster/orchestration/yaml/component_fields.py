@@ -253,13 +253,8 @@ def number_of(field: str, value: Option | None, *, least: float = 0, whole: bool
 def condition_at(given: Any, state: dg.AssetKey) -> dg.AutomationCondition[Any] | None:
     """`eager`, `on_missing`, a cron schedule, or the condition at this path; a condition is itself.
 
-    By a schedule all that the asset depends on is updated since its last tick, but for its own previous
-    partition, which is only there.
-
-    Args:
-        state: the asset whose condition it is.
-
-    Raises: InvalidInputError.
+    By a schedule all that the asset, `state`, depends on is updated since its last tick, but for its own
+    previous partition, which is only there. Raises: InvalidInputError.
     """
     known = {"eager": dg.AutomationCondition.eager, "on_missing": dg.AutomationCondition.on_missing}
     if given is None or isinstance(given, dg.AutomationCondition):
