@@ -66,37 +66,6 @@ class Comparison:
         )
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """A checkpoint that this instance was shown. `restored`: the slot of the restore that went back to it."""
-
-    event: int
-    timeline: str
-    slot: int
-    attempt: str
-    restored: int | None = None
-
-    @classmethod
-    def in_event(cls, record: dg.EventLogRecord) -> _Shown | None:
-        made = record.asset_materialization
-        said: dict[str, str] = {} if made is None else {**(made.tags or {})}
-        if made is not None and TAG_TIMELINE in made.metadata:
-            said |= dict(zip(_SAID, str(made.metadata[TAG_TIMELINE].value).split(), strict=True))
-        if TAG_TIMELINE not in said:
-            return None
-        restored = said.get(TAG_RESTORED)
-        return cls(
-            record.storage_id,
-            said[TAG_TIMELINE],
-            int(said[TAG_SLOT]),
-            said[TAG_ATTEMPT],
-            None if restored is None else int(restored),
-        )
-
-
-_SAID = (TAG_TIMELINE, TAG_SLOT, TAG_ATTEMPT)
-
-
 def shown_metadata(coordinator: CheckpointCoordinator, checkpoint: Checkpoint) -> Mapping[str, str]:
     """For an event whose tags are Dagster's: by this a later run knows the job and its timeline."""
     completed = checkpoint.entry.completed
@@ -139,29 +108,42 @@ def compare_timeline(
     return Comparison(coordinator, True, difference, started_over)
 
 
-def _newest(instance: dg.DagsterInstance, keys: Iterable[dg.AssetKey]) -> _Shown | None:
-    found: list[_Shown] = []
+def _newest(instance: dg.DagsterInstance, keys: Iterable[dg.AssetKey]) -> Mapping[str, str] | None:
+    """What the newest event says of the checkpoint that it shows."""
+    found: dict[int, Mapping[str, str]] = {}
     for key in keys:
-        records = instance.fetch_materializations(key, limit=_NEWEST_EVENTS).records
-        found += [*filter(None, map(_Shown.in_event, records))][:1]
-    return max(found, key=lambda each: each.event, default=None)
+        for record in instance.fetch_materializations(key, limit=_NEWEST_EVENTS).records:
+            said = _said_of_checkpoint(record.asset_materialization)
+            if TAG_TIMELINE in said:
+                found[record.storage_id] = said
+                break
+    return found[max(found)] if found else None
 
 
-def _difference(coordinator: CheckpointCoordinator, shown: _Shown, followed_to: int) -> str | None:
+def _said_of_checkpoint(made: dg.AssetMaterialization | None) -> Mapping[str, str]:
+    said: dict[str, str] = {} if made is None else {**(made.tags or {})}
+    if made is not None and TAG_TIMELINE in made.metadata:  # of `shown_metadata`
+        texts = str(made.metadata[TAG_TIMELINE].value).split()
+        said |= dict(zip((TAG_TIMELINE, TAG_SLOT, TAG_ATTEMPT), texts, strict=True))
+    return said
+
+
+def _difference(coordinator: CheckpointCoordinator, shown: Mapping[str, str], followed_to: int) -> str | None:
     timeline = coordinator.timeline
     if not timeline.names.timeline:
         next(timeline.records(), None)
     now = timeline.names.timeline
     if not now:
         return "it has no checkpoint of that job"
-    if now != shown.timeline:
-        return f"it has the timeline {now} of it, not {shown.timeline}"
-    if max(shown.slot, shown.restored or 0) <= followed_to:
+    if now != shown[TAG_TIMELINE]:
+        return f"it has the timeline {now} of it, not {shown[TAG_TIMELINE]}"
+    slot, restored = int(shown[TAG_SLOT]), int(shown.get(TAG_RESTORED, 0))
+    if max(slot, restored) <= followed_to:
         return None
-    slot, found = shown.slot, _completed_at(coordinator, shown.slot)
-    same = isinstance(found, Completed) and str(found.attempt) == shown.attempt
-    if same and shown.restored is not None:
-        slot, found = shown.restored, next(timeline.records(shown.restored - 1), None)
+    found = _completed_at(coordinator, slot)
+    same = isinstance(found, Completed) and str(found.attempt) == shown[TAG_ATTEMPT]
+    if same and restored:
+        slot, found = restored, next(timeline.records(restored - 1), None)
         same = isinstance(found, Restored)
     if same:
         return None

@@ -83,7 +83,7 @@ def request_batch(
     coordinator: CheckpointCoordinator,
     *,
     source: str | None,
-    ordered: bool,
+    ordered: bool | None = None,
     idempotency_key: str | None = None,
     check: Check | None = None,
     operators: tuple[str, ...] | None = None,
@@ -92,7 +92,7 @@ def request_batch(
     """The request of a run. Arguments as for `ChangelogStorageResource.checkpoint`.
 
     Args:
-        ordered: time partitions follow one another.
+        ordered: time partitions follow one another; by default those of a source.
         operators: all that the op or asset writes, where it says so.
         keys: the columns by which it writes, likewise.
 
@@ -100,6 +100,7 @@ def request_batch(
     ConflictError (kind `timeline_replaced`) where the store is not the one that was shown.
     """
     step, job = step_of(context), coordinator.job
+    ordered = source is not None if ordered is None else ordered
     partition, definition = partition_of(context), definition_of(context)
     if step is None and definition is None:
         ordered = False  # an op that a test calls: its partition has no definition

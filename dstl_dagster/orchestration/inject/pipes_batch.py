@@ -139,10 +139,7 @@ def _ending(coordinator: CheckpointCoordinator, attempt: Attempt) -> ConflictErr
 
 
 def _abort(
-    context: dg.OpExecutionContext,
-    coordinator: CheckpointCoordinator,
-    attempt: Attempt,
-    error: BaseException,
+    context: dg.OpExecutionContext, coordinator: CheckpointCoordinator, attempt: Attempt, error: BaseException
 ) -> None:
     try:
         coordinator.abort(attempt, f"{type(error).__name__}: {error}")

@@ -138,9 +138,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
 
     @contextmanager
     def storage(
-        self,
-        context: "_Context",
-        work: "CheckpointBatch | Attempt | Mapping[str, Any]",
+        self, context: "_Context", work: "CheckpointBatch | Attempt | Mapping[str, Any]"
     ) -> Iterator[FsStateChangelogStorage]:
         """The changelog of an attempt, for an op that appends by itself: closed when the block ends.
 
@@ -200,12 +198,8 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         or its partitions count by something else. A run tagged `dstl/ignore_unclaimed_state: true` leaves
         state as it is that nothing in its code location writes.
         """
-        work: dict[str, Any] = {
-            "source": source,
-            "ordered": source is not None,
-            "idempotency_key": idempotency_key,
-        }
-        with self.opened_batch(context, job, options=options, check=check, **work) as batch:
+        work: dict[str, Any] = {"source": source, "idempotency_key": idempotency_key, "check": check}
+        with self.opened_batch(context, job, options=options, **work) as batch:
             yield batch
 
     @contextmanager
@@ -273,15 +267,8 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         context = op_context_of(context)
         with without_useless_retries():
             with refusing(context, job):
-                request = self._request(
-                    context,
-                    job,
-                    options,
-                    source=source,
-                    ordered=source is not None,
-                    idempotency_key=idempotency_key,
-                    check=check,
-                )
+                work = {"source": source, "idempotency_key": idempotency_key, "check": check}
+                request = self._request(context, job, options, **work)
             with open_pipes_batch(context, request) as batch:
                 yield batch
             _complete(context, request.coordinator, batch.attempt)

@@ -16,11 +16,7 @@ import dagster as dg
 from dstl_dagster.format import breakable, counted
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import run_of_batch
-from dstl_dagster.orchestration.report.links import (
-    NEW_LINE,
-    checkpoint_link,
-    launchpad_link,
-)
+from dstl_dagster.orchestration.report.links import NEW_LINE, checkpoint_link, launchpad_link
 from dstl_dagster.timeline import CheckpointEntry, Completed, TimelineView
 
 _ROOM = 999 - 64

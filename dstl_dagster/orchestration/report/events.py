@@ -38,11 +38,7 @@ from dstl_dagster.orchestration.report.chain import (
     positions_in_words,
     savepoints_of,
 )
-from dstl_dagster.orchestration.report.details import (
-    checkpoint_details,
-    operator_details,
-    state_bytes,
-)
+from dstl_dagster.orchestration.report.details import checkpoint_details, operator_details, state_bytes
 from dstl_dagster.orchestration.report.links import (
     blocked_lines,
     checkpoint_link,

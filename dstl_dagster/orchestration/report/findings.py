@@ -30,7 +30,8 @@ PUBLISHED: Final = "files_published"
 BLOCKED: Final = "no_blocked_files"
 PARTITIONS: Final = "partitions_match_timeline"
 NONE_YET: Final = "the job has no checkpoint yet"
-_MAX_AGE_HOURS = "dstl/max_age_hours"
+MAX_AGE_HOURS: Final = "dstl/max_age_hours"
+"""The metadata of the spec of the check of the age."""
 _SHOWN = 20
 _PUBLISHING = timedelta(minutes=15)
 """A checkpoint whose files are not published yet is at work for so long, and in trouble after that."""
@@ -102,14 +103,11 @@ def evaluations_beside(
         found[AGE] = of_age(view, clock, allowed)
     # Without a target Dagster compares times to see whether a check is older than the checkpoint, and SQLite
     # keeps that of a check in whole seconds.
-    newest = instance.fetch_materializations(assets.checkpoints_key, limit=1).records
-    target = (
-        AssetCheckEvaluationTargetMaterializationData(
-            storage_id=newest[0].storage_id, run_id=newest[0].run_id, timestamp=newest[0].timestamp
+    target = None
+    for newest in instance.fetch_materializations(assets.checkpoints_key, limit=1).records:
+        target = AssetCheckEvaluationTargetMaterializationData(
+            storage_id=newest.storage_id, run_id=newest.run_id, timestamp=newest.timestamp
         )
-        if newest
-        else None
-    )
     return [
         dg.AssetCheckEvaluation(
             asset_key=assets.checkpoints_key, target_materialization_data=target, **each.fields(name)
@@ -118,17 +116,12 @@ def evaluations_beside(
     ]
 
 
-def age_limit(max_age: timedelta) -> dict[str, float]:
-    """The metadata of the check's spec, by which the sensor knows what it allows."""
-    return {_MAX_AGE_HOURS: max_age.total_seconds() / 3600}
-
-
 def _age_allowed(repository: dg.RepositoryDefinition | None, assets: JobAssets) -> timedelta | None:
     """What the job's check of the age allows in these definitions; `None` where they have none."""
     key = dg.AssetCheckKey(assets.checkpoints_key, AGE)
     if repository is None or key not in repository.asset_graph.asset_check_keys:
         return None
-    hours = repository.asset_graph.get_check_spec(key).metadata.get(_MAX_AGE_HOURS)
+    hours = repository.asset_graph.get_check_spec(key).metadata.get(MAX_AGE_HOURS)
     return None if hours is None else timedelta(hours=hours)
 
 

@@ -7,6 +7,7 @@ So a link has a short name, a file is named within its folder, and a long name g
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from urllib.parse import quote
 
 from dstl_dagster.checkpoint import Checkpoint, FileReport
@@ -102,9 +103,5 @@ def _bucket_uri(store_uri: str, files: tuple[FileReport, ...]) -> str:
 def _folder(files: tuple[FileReport, ...]) -> str:
     """Within the bucket; empty for the bucket itself."""
     folders = [file.object_name.split("/")[:-1] for file in files]
-    shared = []
-    for parts in zip(*folders, strict=False):
-        if len(set(parts)) > 1:
-            break
-        shared.append(parts[0])
-    return "".join(f"{part}/" for part in shared)
+    shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*folders, strict=False))
+    return "".join(f"{parts[0]}/" for parts in shared)

@@ -315,7 +315,7 @@ class Reconcile:
 
 @dataclass(frozen=True)
 class PartitionChanges:
-    """The partitions that a job is missing for its retained checkpoints, oldest first, and those of others."""
+    """The partitions that a job is missing for its retained checkpoints, oldest first, and all others."""
 
     missing: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import dagster as dg
 
@@ -25,7 +25,7 @@ from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report import findings
-from dstl_dagster.orchestration.report.findings import NONE_YET, Finding, partitions_finding
+from dstl_dagster.orchestration.report.findings import MAX_AGE_HOURS, NONE_YET, Finding, partitions_finding
 from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.timeline_check import compare_timeline
 from dstl_dagster.settings import CostBudget
@@ -66,7 +66,7 @@ def build_checkpoint_checks(
     """
     assets = JobAssets.of(job)
     limits: dict[str, Any] = {
-        **dict.fromkeys(name for name, check in CHECKS.items() if not check.is_limited),
+        **dict.fromkeys(name for name, check in CHECKS.items() if "{" not in check.about),
         "orphan_bytes": orphan_budget_bytes,
         findings.AGE: max_age,
         **({"cost_budget": budget} if budget else {}),
@@ -97,8 +97,9 @@ def build_checkpoint_checks(
             dg.AssetCheckSpec(
                 name,
                 asset=assets.checkpoints_key,
-                description=CHECKS[name].description(limit),
-                metadata=findings.age_limit(max_age) if name == findings.AGE else None,
+                description=CHECKS[name].about.format(CHECKS[name].words(limit)),
+                # By this the sensor knows what it allows.
+                metadata={MAX_AGE_HOURS: max_age / timedelta(hours=1)} if name == findings.AGE else None,
             )
             for name, limit in limits.items()
         ],
@@ -168,26 +169,15 @@ class _Look:
         return Finding(False, "no checkpoint is readable", warn=True)
 
 
-@dataclass(frozen=True)
-class _Check:
-    """What a check finds, by a look and its limit, and by the last checkpoint where it is about that.
-
-    Attributes:
-        about: its description, with a place for the limit if it has one.
-        words: of the limit.
+class _Check(NamedTuple):
+    """What a check finds, by a look and its limit, and by the last checkpoint where it is about that. Its
+    description has a place for the limit, if it has one; `words`: of the limit.
     """
 
     about: str
     find: Callable[..., Finding]
     is_of_latest: bool = False
     words: Callable[[Any], Any] = lambda limit: limit
-
-    @property
-    def is_limited(self) -> bool:
-        return "{" in self.about
-
-    def description(self, limit: Any) -> str:
-        return self.about.format(self.words(limit))
 
 
 # ---- the store ----

@@ -63,10 +63,6 @@ def requests_to_commit(follower: TimelineFollower, tick: Tick) -> list[dg.RunReq
             f"{records[0].dagster_run.run_id}, then re-execute it"
         )
         return []
-    tags = {
-        TAG_COMMIT: commit,
-        TAG_CHECKPOINT: str(pending.checkpoint_id),
-        TAG_ATTEMPT: str(pending.attempt),
-    }
+    tags = {TAG_COMMIT: commit, TAG_CHECKPOINT: str(pending.checkpoint_id), TAG_ATTEMPT: str(pending.attempt)}
     config = commit_run_config(coordinator.job, pending.checkpoint_id)
     return [dg.RunRequest(run_key=f"{commit}/{len(records) + 1}", run_config=config, tags=tags)]

@@ -127,7 +127,6 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
         function = object_at("function", self.function, _package_of(context))
         if not callable(function):
             raise InvalidInputError(f"function: {self.function} is {function!r}: name a function")
-        described = {} if self.description is None else {"description": self.description}
         if (self.update is None) != (self.state_schema is None):
             raise InvalidInputError("state_schema: it belongs to update, as the columns of the state")
         op = self.op or OpSpec()
@@ -160,7 +159,7 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
                 self.automation_condition, state_key(assets, function.__name__, {})
             ),
             changelog=changelog,
-            **described,
+            description=self.description,
         )(function)
         state = state.map_asset_specs(self._shown_as)
         return [state, *self._specs(assets.of_state(state.key), partitions, None)]

@@ -21,11 +21,7 @@ from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.operate.maintenance import build_maintenance
-from dstl_dagster.orchestration.watch.checks import (
-    DEFAULT_MAX_AGE,
-    build_checkpoint_checks,
-    parse_limits,
-)
+from dstl_dagster.orchestration.watch.checks import DEFAULT_MAX_AGE, build_checkpoint_checks, parse_limits
 from dstl_dagster.orchestration.watch.sensors import build_abort_sensors, build_checkpoint_sensor
 from dstl_dagster.orchestration.yaml.component_fields import (
     DownstreamFields,
