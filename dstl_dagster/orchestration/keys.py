@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from dagster import AssetKey, AssetsDefinition, DynamicPartitionsDefinition
+import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import unbroken, validated_job
@@ -66,17 +66,17 @@ class JobAssets:
     checkpoints: str = "checkpoints"
     operators: tuple[str, ...] = ()
     sample: int = 0
-    _found: Mapping[tuple[str, str | None], AssetKey] = field(
+    _found: Mapping[tuple[str, str | None], dg.AssetKey] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _states: tuple[AssetKey, ...] = field(default=(), init=False, repr=False, compare=False)
+    _states: tuple[dg.AssetKey, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         validated_job(self.job)
         object.__setattr__(self, "operators", parse_names("operators", self.operators))
 
     @classmethod
-    def of(cls, job: str | JobAssets | AssetsDefinition) -> JobAssets:
+    def of(cls, job: str | JobAssets | dg.AssetsDefinition) -> JobAssets:
         """The `job` argument of every builder: a job's name, which has the default keys, its asset keys, or
         the asset of its state.
 
@@ -84,7 +84,7 @@ class JobAssets:
         """
         if isinstance(job, JobAssets):
             return job
-        if not isinstance(job, AssetsDefinition):
+        if not isinstance(job, dg.AssetsDefinition):
             return cls(job)
         names = {tags[TAG_JOB] for tags in job.tags_by_key.values() if TAG_JOB in tags}
         if len(names) != 1 or len(job.keys) != 1:
@@ -115,17 +115,17 @@ class JobAssets:
         named = replace(self, operators=tuple(operators), sample=sample)
         return named._with(found, tuple(states) or self._states)
 
-    def of_state(self, key: AssetKey) -> JobAssets:
+    def of_state(self, key: dg.AssetKey) -> JobAssets:
         """The same with this one of the assets that write the job's state."""
         return self._with({**self._found, (AssetRole.STATE, None): key}, self._states)
 
-    def _with(self, found: Mapping[Any, AssetKey], states: Sequence[AssetKey]) -> JobAssets:
+    def _with(self, found: Mapping[Any, dg.AssetKey], states: Sequence[dg.AssetKey]) -> JobAssets:
         made = replace(self)
         vars(made).update(_found=found, _states=tuple(states))
         return made
 
-    def _key(self, role: AssetRole, *default: str, operator: str | None = None) -> AssetKey:
-        return self._found.get((role, operator)) or AssetKey([self.group_name, *default])
+    def _key(self, role: AssetRole, *default: str, operator: str | None = None) -> dg.AssetKey:
+        return self._found.get((role, operator)) or dg.AssetKey([self.group_name, *default])
 
     @classmethod
     def defined(cls, job: str) -> JobAssets:
@@ -171,24 +171,24 @@ class JobAssets:
         return f"dstl_{self.group_name}"
 
     @property
-    def state_key(self) -> AssetKey:
+    def state_key(self) -> dg.AssetKey:
         return self._key(AssetRole.STATE, self.state or "state")
 
     @property
-    def state_keys(self) -> tuple[AssetKey, ...]:
+    def state_keys(self) -> tuple[dg.AssetKey, ...]:
         """Of each asset that writes the job's state: as a rule one."""
         return self._states or (self.state_key,)
 
-    def operator_key(self, operator: str) -> AssetKey:
+    def operator_key(self, operator: str) -> dg.AssetKey:
         """The asset of one operator's state."""
         return self._key(AssetRole.OPERATOR, self.state or "state", operator, operator=operator)
 
     @property
-    def files_key(self) -> AssetKey:
+    def files_key(self) -> dg.AssetKey:
         return self._key(AssetRole.FILES, self.files)
 
     @property
-    def checkpoints_key(self) -> AssetKey:
+    def checkpoints_key(self) -> dg.AssetKey:
         return self._key(AssetRole.CHECKPOINTS, self.checkpoints)
 
     @property
@@ -197,9 +197,9 @@ class JobAssets:
         return f"{self.group_name}_checkpoints"
 
     @property
-    def partitions(self) -> DynamicPartitionsDefinition:
+    def partitions(self) -> dg.DynamicPartitionsDefinition:
         """One partition for each checkpoint that can be restored now."""
-        return DynamicPartitionsDefinition(name=self.partitions_name)
+        return dg.DynamicPartitionsDefinition(name=self.partitions_name)
 
     @staticmethod
     def partition_key(checkpoint_id: int) -> str:

@@ -5,32 +5,29 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from dagster import (
-    PartitionsDefinition,
-    TimeWindow,
-    TimeWindowPartitionMapping,
-    TimeWindowPartitionsDefinition,
-)
+import dagster as dg
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 
 
-def next_partition(definition: TimeWindowPartitionsDefinition, position: str | None) -> str | None:
+def next_partition(definition: dg.TimeWindowPartitionsDefinition, position: str | None) -> str | None:
     """The partition that begins at `position`, or after what the definition itself leaves out from there on.
 
     `position`: an instant, as the positions of a checkpoint have it; `None`: the definition's first. Returns
     `None` after the last, and where the instant lies within a partition.
     """
     window = _next_window(definition, None if position is None else _instant(position))
-    return None if window is None else definition.get_partition_key_for_timestamp(window.start.timestamp())
+    return None if window is None else _key(definition, window)
 
 
-def previous_partition() -> TimeWindowPartitionMapping:
+def previous_partition() -> dg.TimeWindowPartitionMapping:
     """By which an asset depends on its own previous partition, so that a backfill runs them in order."""
-    return TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+    return dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
 
 
-def _next_window(definition: TimeWindowPartitionsDefinition, position: datetime | None) -> TimeWindow | None:
+def _next_window(
+    definition: dg.TimeWindowPartitionsDefinition, position: datetime | None
+) -> dg.TimeWindow | None:
     if position is None or position < definition.start:
         return definition.get_first_partition_window()
     begins = _without_exclusions(definition).get_next_partition_window(position, respect_bounds=False)
@@ -39,17 +36,17 @@ def _next_window(definition: TimeWindowPartitionsDefinition, position: datetime 
     return definition.get_next_partition_window(position)
 
 
-def _at(window: TimeWindow, instant: datetime) -> bool:
+def _at(window: dg.TimeWindow, instant: datetime) -> bool:
     """Whether it begins then. Not by `==`: an hour that comes twice, as clocks go back, equals its double in
     its own zone, and nothing in another one.
     """
     return window.start.timestamp() == instant.timestamp()
 
 
-def _without_exclusions(definition: TimeWindowPartitionsDefinition) -> TimeWindowPartitionsDefinition:
+def _without_exclusions(definition: dg.TimeWindowPartitionsDefinition) -> dg.TimeWindowPartitionsDefinition:
     if not definition.exclusions:
         return definition
-    return TimeWindowPartitionsDefinition(
+    return dg.TimeWindowPartitionsDefinition(
         start=definition.start,
         fmt=definition.fmt,
         cron_schedule=definition.cron_schedule,
@@ -70,14 +67,14 @@ def _instant(position: Any) -> datetime:
 
 
 def require_next_partition(
-    definition: PartitionsDefinition[Any] | None, partition: str, position: Any, *, job: str, source: str
+    definition: dg.PartitionsDefinition[Any] | None, partition: str, position: Any, *, job: str, source: str
 ) -> None:
     """Refuse a partition other than the one that begins where the source stands.
 
     Raises: ConflictError (kind `out_of_order`); InvalidInputError where the asset has no time
     partitions.
     """
-    if not isinstance(definition, TimeWindowPartitionsDefinition):
+    if not isinstance(definition, dg.TimeWindowPartitionsDefinition):
         raise InvalidInputError(
             f"job {job!r}: a source that advances by partition needs time partitions (daily, hourly, ...)"
         )
@@ -93,9 +90,9 @@ def require_next_partition(
 
 
 def _standing(
-    definition: TimeWindowPartitionsDefinition,
+    definition: dg.TimeWindowPartitionsDefinition,
     at: datetime | None,
-    wanted: TimeWindow | None,
+    wanted: dg.TimeWindow | None,
     job: str,
     source: str,
 ) -> str:
@@ -111,7 +108,7 @@ def _standing(
     return f"{stands}, where none of its partitions begins: the next one begins at {begins.start.isoformat()}"
 
 
-def _advice(window: TimeWindow, at: datetime | None, wanted: TimeWindow | None) -> str:
+def _advice(window: dg.TimeWindow, at: datetime | None, wanted: dg.TimeWindow | None) -> str:
     if at is not None and window.end <= at:
         return "What it covers is in the state already, or was left out"
     if wanted is None and at is not None:
@@ -119,5 +116,5 @@ def _advice(window: TimeWindow, at: datetime | None, wanted: TimeWindow | None) 
     return "A backfill runs partitions in order: start one at the next partition"
 
 
-def _key(definition: TimeWindowPartitionsDefinition, window: TimeWindow) -> str:
+def _key(definition: dg.TimeWindowPartitionsDefinition, window: dg.TimeWindow) -> str:
     return definition.get_partition_key_for_timestamp(window.start.timestamp())

@@ -5,20 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from dagster import (
-    DagsterInstance,
-    OpExecutionContext,
-    PartitionsDefinition,
-    TimeWindow,
-    TimeWindowPartitionsDefinition,
-    partition_loading_context,
-)
+import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.timeline import BatchKey, Completed, TimelineView
 
 
-def partition_of(context: OpExecutionContext) -> str | None:
+def partition_of(context: dg.OpExecutionContext) -> str | None:
     """The one partition of the run; `None` in a run without partitions.
 
     Not by `context.has_partition_key`: a run of a backfill is tagged with a range, so that is False there,
@@ -42,26 +35,26 @@ def window_key(at: datetime) -> str:
     return at.astimezone(UTC).isoformat()
 
 
-def window_of(definition: PartitionsDefinition[Any] | None, partition: str | None) -> TimeWindow | None:
+def window_of(definition: dg.PartitionsDefinition[Any] | None, partition: str | None) -> dg.TimeWindow | None:
     """The time of a partition; `None` if it has none."""
-    if partition is None or not isinstance(definition, TimeWindowPartitionsDefinition):
+    if partition is None or not isinstance(definition, dg.TimeWindowPartitionsDefinition):
         return None
     return definition.time_window_for_partition_key(partition)
 
 
-def interval(window: TimeWindow | None) -> str:
+def interval(window: dg.TimeWindow | None) -> str:
     """As a batch's key has it: two instants; empty for no window."""
     return "" if window is None else f"{window_key(window.start)}/{window_key(window.end)}"
 
 
-def has_partition(definition: PartitionsDefinition[Any], key: str, instance: DagsterInstance) -> bool:
+def has_partition(definition: dg.PartitionsDefinition[Any], key: str, instance: dg.DagsterInstance) -> bool:
     """Whether this is one of the definition's keys; dynamic ones are the instance's."""
-    with partition_loading_context(dynamic_partitions_store=instance):
+    with dg.partition_loading_context(dynamic_partitions_store=instance):
         return definition.has_partition_key(key)
 
 
 def partition_in(
-    definition: PartitionsDefinition[str] | None, completed: Completed, instance: DagsterInstance
+    definition: dg.PartitionsDefinition[str] | None, completed: Completed, instance: dg.DagsterInstance
 ) -> str | None:
     """The partition of a completed checkpoint: its batch's, where that is one of the definition's."""
     batch = completed.batch
@@ -70,18 +63,18 @@ def partition_in(
     return batch.key if _is_of(batch, window_of(definition, batch.key)) else None
 
 
-def is_held(view: TimelineView, definition: PartitionsDefinition[Any] | None, key: str) -> bool:
+def is_held(view: TimelineView, definition: dg.PartitionsDefinition[Any] | None, key: str) -> bool:
     """Whether a checkpoint of the current chain holds this partition. Of batches that are in the archive the
     name counts alone.
     """
     known = [batch for batch in view.keys if batch.key == key]
-    is_of_time = isinstance(definition, TimeWindowPartitionsDefinition) and definition.has_partition_key(key)
-    if not known or not is_of_time:
+    is_of_time = isinstance(definition, dg.TimeWindowPartitionsDefinition)
+    if not known or definition is None or not is_of_time or not definition.has_partition_key(key):
         return view.applied_in(key) is not None
     window = window_of(definition, key)
     return any(_is_of(batch, window) and view.applied_in(batch) is not None for batch in known)
 
 
-def _is_of(batch: BatchKey, window: TimeWindow | None) -> bool:
+def _is_of(batch: BatchKey, window: dg.TimeWindow | None) -> bool:
     """A batch of time that another definition had may have the same name."""
     return "/" not in batch.window or batch.window == interval(window)

@@ -118,7 +118,11 @@ def checkpointed_asset(
     Raises: InvalidInputError, where the decorator stands, for a rule, an argument or a function that cannot
     work.
     """
-    assets = JobAssets.of(_name_of(job))
+    if callable(job):
+        raise InvalidInputError(
+            "@checkpointed_asset needs the name of its job: write @checkpointed_asset('orders', keys=[...])"
+        )
+    assets = JobAssets.of(job)
     names = parse_names("keys", keys)
     require_known("@checkpointed_asset", asset_arguments, _ARGUMENTS, REFUSED_ARGUMENTS, _OWN_ARGUMENTS)
     require_changelog(changelog)
@@ -327,14 +331,6 @@ def _columns_of(frame: Any) -> set[str]:
 
 
 _NO_VALUE: Final[Any] = dg.MaterializeResult().value
-
-
-def _name_of(job: Any) -> str | JobAssets:
-    if callable(job):
-        raise InvalidInputError(
-            "@checkpointed_asset needs the name of its job: write @checkpointed_asset('orders', keys=[...])"
-        )
-    return job  # type: ignore[no-any-return] # `JobAssets.of` refuses others
 
 
 def _arguments(

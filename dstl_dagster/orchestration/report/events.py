@@ -208,13 +208,11 @@ class Reporter:
         if blocked:
             metadata["blocked"] = dg.MetadataValue.md(blocked_lines(checkpoint))
         which = f"{len(blocked)} of {len(files)} files are blocked" if blocked else "files"
-        return (dg.AssetObservation if blocked else dg.AssetMaterialization)(
-            asset_key=self.assets.files_key,
-            partition=partition,
-            description=f"{which} of checkpoint {checkpoint.checkpoint_id}",
-            tags={**self._tags(completed, "6"), TAG_VERSION: files_version(checkpoint.attempt, commit)},
-            metadata={**metadata, **_when(completed)},
-        )
+        about = f"{which} of checkpoint {checkpoint.checkpoint_id}"
+        made = self._made(self.assets.files_key, partition, completed, about, metadata, "6")
+        tags = {**(made.tags or {}), TAG_VERSION: files_version(checkpoint.attempt, commit)}
+        of = dg.AssetObservation if blocked else dg.AssetMaterialization
+        return of(**{**made._asdict(), "tags": tags})
 
     def rolled_back(
         self, event: dg.AssetMaterialization, restored: Restored, left: Iterable[Completed]
@@ -234,13 +232,8 @@ class Reporter:
             "left behind": named or "nothing",
             "run again": dg.MetadataValue.md(shown_lines(days) or "nothing"),
         }
-        return dg.AssetMaterialization(
-            asset_key=event.asset_key,
-            partition=event.partition,
-            description=f"{self.assets.job} was rolled back to {restored.where}",
-            tags=event.tags,
-            metadata={**said, **event.metadata},
-        )
+        about = f"{self.assets.job} was rolled back to {restored.where}"
+        return event.with_metadata({**said, **event.metadata})._replace(description=about)
 
     # ---- an observation, on a page whose event is older ----
 
@@ -269,12 +262,15 @@ class Reporter:
         metadata: Mapping[str, Any],
         step: str = "5",
     ) -> dg.AssetMaterialization:
+        # An event's own time is that of the report, which may be days later. By this Dagster's freshness
+        # checks go by the checkpoint's time; its freshness policies never do.
+        when = {"dagster/last_updated_timestamp": dg.MetadataValue.timestamp(completed.recorded_at)}
         return dg.AssetMaterialization(
             asset_key=key,
             partition=partition,
             description=about,
             tags=self._tags(completed, step),
-            metadata={**metadata, **_when(completed)},
+            metadata={**metadata, **when},
         )
 
     def _tags(self, completed: Completed, step: str) -> dict[str, str]:
@@ -355,13 +351,6 @@ class Reporter:
 
     def _file_names(self, checkpoint: Checkpoint) -> dg.MetadataValue:
         return dg.MetadataValue.md(file_lines(checkpoint, self.store_uri))
-
-
-def _when(completed: Completed) -> dict[str, dg.MetadataValue]:
-    """An event's own time is that of the report, which may be days later. By this Dagster's freshness checks
-    go by the checkpoint's time; its freshness policies never do.
-    """
-    return {"dagster/last_updated_timestamp": dg.MetadataValue.timestamp(completed.recorded_at)}
 
 
 def _cost(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:

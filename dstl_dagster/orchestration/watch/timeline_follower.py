@@ -148,7 +148,11 @@ class TimelineFollower:
         found = reconcile.record(record)
         if isinstance(record, Restored) and view.last_completed_id == record.checkpoint_id:
             found += reconcile.newest(tick.report + found, record)
-        owner = _owner_of(record, reconcile)
+        made = reconcile.completed(record.checkpoint_id) if isinstance(record, Committed) else record
+        # Its run reports the record by itself, while it is alive.
+        owner = (
+            made.owner if isinstance(made, Completed) else record.by if isinstance(record, Restored) else None
+        )
         in_time = self.clock.now() - record.recorded_at <= self.patience
         if found and owner is not None and in_time and OwnerRuns(self.page.instance).are_alive(owner):
             at = f"{record.recorded_at:%H:%M:%S} UTC"
@@ -185,20 +189,6 @@ class TimelineFollower:
             before = self._record_at(slot - 1)
             return CheckpointCursor() if before is None else CheckpointCursor(slot - 1, before.decision_id)
         return None
-
-
-def _owner_of(record: TimelineRecord, reconcile: Reconcile) -> str | None:
-    """Whose run reports the record by itself, while it is alive."""
-    match record:
-        case Completed():
-            return record.owner
-        case Committed():
-            completed = reconcile.completed(record.checkpoint_id)
-            return None if completed is None else completed.owner
-        case Restored():
-            return record.by
-        case _:
-            return None
 
 
 @dataclass(frozen=True)
