@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dagster as dg
@@ -49,6 +49,11 @@ class Step:
     def __post_init__(self) -> None:
         object.__setattr__(self, "assets", assets_in(self.context, self.assets))
 
+    @property
+    def page(self) -> Page:
+        """The job's assets, on the instance of the run."""
+        return Page(self.assets, self.context.instance)
+
     def reconcile(self, own: Checkpoint | None = None, *, shows_state: bool = False) -> Reconcile:
         """For the page that the run's definitions make. `own`: the checkpoint of the run's own batch.
         `shows_state`: events show the state of the run's asset, and not its output.
@@ -69,7 +74,7 @@ class Step:
     def write(self, report: Report) -> None:
         """Marks first, then events."""
         for mark in report.marks:
-            mark_partitions(self.context.instance, self.assets, mark)
+            mark_partitions(self.page, mark)
         for event in report.events:
             self.context.log_event(event)
 
@@ -213,7 +218,7 @@ def report_files(step: Step, checkpoint: Checkpoint) -> None:
     step.write(report)
     partition, key = partition_of(context), step.assets.state_key
     if reconcile.page.states and partition is not None and not report.materialized(key):
-        leave_as_it_was(context.instance, step.assets, key, partition, context.run_id)
+        leave_as_it_was(reconcile.page, key, partition, context.run_id)
 
 
 def report_restored(step: Step, restored: Restored) -> None:
@@ -248,14 +253,9 @@ def report_checks(step: Step) -> None:
     """Evaluate the checks that cost next to nothing, so that a new checkpoint does not show as unchecked."""
     context = step.context
     own = context.assets_def.partitions_def if context.has_assets_def else None
-    for event in evaluations_beside(
-        context.instance,
-        step.assets,
-        step.coordinator.timeline.seen(),
-        code_location(context),
-        step.partitions_def or own,
-        SystemClock(),
-    ):
+    page = replace(step.page, files=step.partitions_def or own)
+    view = step.coordinator.timeline.seen()
+    for event in evaluations_beside(page, view, code_location(context), SystemClock()):
         context.log_event(event)  # type: ignore[arg-type] # it does take one
 
 
@@ -267,10 +267,10 @@ def show_again(step: Step) -> None:
 
 def match_partitions(step: Step) -> None:
     """Make the dynamic partitions those of the checkpoints that can be restored now."""
-    settle_marks(step.context.instance, step.assets)
+    settle_marks(step.page)
     # By what is retained, not by what this run did: an earlier try, or another run, may have died in between.
     instance, name = step.context.instance, step.assets.partitions_name
-    changes = partition_changes(instance, step.assets, step.coordinator)
+    changes = partition_changes(step.page, step.coordinator)
     if changes.missing:
         instance.add_dynamic_partitions(name, changes.missing)
     for partition in changes.stale:

@@ -30,6 +30,7 @@ from dstl_dagster.orchestration.report.findings import (
     unpublished_files,
 )
 from dstl_dagster.orchestration.report.reconcile import PartitionChanges
+from dstl_dagster.orchestration.report.shown import Page as AssetsPage
 from dstl_dagster.orchestration.watch.checks import CHECKS
 from dstl_dagster.storage import ABSENT
 from dstl_dagster.timeline import BatchKey, Resolution, TimelineView
@@ -270,7 +271,7 @@ def test_a_restore_by_the_command_is_seen_by_the_sensor(days: Days, daemon: Daem
 def test_who_knows_less_replaces_no_finding(days: Days) -> None:
     """A step or a sensor that is not told of the partitions says nothing of them."""
     view = days.coordinator().timeline.tail()
-    found = evaluations_beside(days.instance, days.code.JOB, view, None, None, SystemClock())
+    found = evaluations_beside(AssetsPage(days.code.JOB, days.instance), view, None, SystemClock())
     assert {each.check_name for each in found} == BESIDE - {"partitions_match_timeline"}
 
 
@@ -313,14 +314,8 @@ def test_only_the_latest_days_of_the_archive_are_looked_up(
     archive: Any = Archive()
     keys = {BatchKey(key): ids for key, ids in since_the_snapshot.items()}
     view = TimelineView(slot=33, snapshot_slot=32, archive=archive, keys=keys)
-    found = partitions_finding(
-        instance,
-        JobAssets("orders"),
-        view,
-        PartitionChanges([], []),
-        dg.StaticPartitionsDefinition(days),
-        thorough=thorough,
-    )
+    page = AssetsPage(JobAssets("orders"), instance, dg.StaticPartitionsDefinition(days))
+    found = partitions_finding(page, view, PartitionChanges([], []), thorough=thorough)
     assert found.passed
     assert sorted(asked) == days[len(days) - lookups :]
 
@@ -350,6 +345,6 @@ def test_a_day_that_another_definition_had_is_no_week_that_is_held(
             instance.report_runless_asset_event(
                 dg.AssetMaterialization(assets.state_key, partition=batch.key)
             )
-        found = partitions_finding(instance, assets, view, PartitionChanges(), now)
+        found = partitions_finding(AssetsPage(assets, instance, now), view, PartitionChanges())
     assert [batch.key for batch in keys if batch.key in found.text] == wrong
     assert found.passed == (not wrong)

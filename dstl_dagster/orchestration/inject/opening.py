@@ -24,6 +24,7 @@ from dstl_dagster.orchestration.owners import owner_of_step
 from dstl_dagster.orchestration.partition_order import require_next_partition
 from dstl_dagster.orchestration.partitions import interval, partition_of, window_key, window_of
 from dstl_dagster.orchestration.report.failed_partitions import leave_as_it_was
+from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.orchestration.run_claims import claim_of_op
 from dstl_dagster.orchestration.steps import Step, show_again
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
@@ -144,7 +145,7 @@ def refusing(context: dg.OpExecutionContext | dg.OutputContext, job: str) -> Ite
     except (ConflictError, InvalidInputError):
         step = step_of(context)
         for key, partition in [] if step is None else _written_by(context):
-            leave_as_it_was(step.instance, JobAssets.defined(job), key, partition, step.run_id)
+            leave_as_it_was(Page(JobAssets.defined(job), step.instance), key, partition, step.run_id)
         raise
 
 

@@ -24,6 +24,7 @@ from dagster._core.events import AssetMaterializationPlannedData  # no public na
 
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report.links import first_names
+from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.orchestration.tags import TAG_JOB, TAG_MARK
 
 _MARKED = "dstl/marked"
@@ -57,13 +58,14 @@ class Mark:
     alone: bool = False
 
 
-def mark_partitions(instance: dg.DagsterInstance, assets: JobAssets, mark: Mark) -> None:
+def mark_partitions(page: Page, mark: Mark) -> None:
     """Let Dagster show these partitions as failed until they are materialized anew. Idempotent."""
+    instance = page.instance
     if mark.alone:
-        _end_others(instance, assets, mark)
+        _end_others(page, mark)
     if not mark.partitions:
         return
-    run = _run_of(instance, assets, mark, dg.DagsterEventType.RUN_FAILURE)
+    run = _run_of(page, mark, dg.DagsterEventType.RUN_FAILURE)
     if _MARKED in run.tags and run.status is dg.DagsterRunStatus.FAILURE:
         return
     _end(instance, run, dg.DagsterEventType.RUN_FAILURE)
@@ -76,22 +78,21 @@ def mark_partitions(instance: dg.DagsterInstance, assets: JobAssets, mark: Mark)
     instance.add_run_tags(run.run_id, {_MARKED: "true", TAG_MARK: said})
 
 
-def leave_as_it_was(
-    instance: dg.DagsterInstance, assets: JobAssets, key: dg.AssetKey, partition: str, refused: str
-) -> None:
+def leave_as_it_was(page: Page, key: dg.AssetKey, partition: str, refused: str) -> None:
     """Let a run of this partition fail without it, because it has tried nothing. `refused`: the run."""
-    before = planned_before(instance, key, partition, refused)
+    before = planned_before(page.instance, key, partition, refused)
     if before is None:
-        before = _untried(instance, assets, key)
-        instance.report_engine_event(f"{partition}: run {refused} was refused, and tried nothing", before)
-    _plan(instance, before, key, partition)
+        before = _untried(page, key)
+        said = f"{partition}: run {refused} was refused, and tried nothing"
+        page.instance.report_engine_event(said, before)
+    _plan(page.instance, before, key, partition)
 
 
-def _untried(instance: dg.DagsterInstance, assets: JobAssets, key: dg.AssetKey) -> dg.DagsterRun:
+def _untried(page: Page, key: dg.AssetKey) -> dg.DagsterRun:
     """The mark of what shows as if no run had been."""
     about = "left as they were, by runs that were refused"
-    mark = Mark(f"untried/{assets.job}", about, "", {key: ()})
-    return _run_of(instance, assets, mark, dg.DagsterEventType.RUN_CANCELED)
+    mark = Mark(f"untried/{page.assets.job}", about, "", {key: ()})
+    return _run_of(page, mark, dg.DagsterEventType.RUN_CANCELED)
 
 
 def planned_before(
@@ -109,32 +110,30 @@ def planned_before(
     return None
 
 
-def settle_marks(instance: dg.DagsterInstance, assets: JobAssets) -> None:
+def settle_marks(page: Page) -> None:
     """End the marks whose partitions have all been materialized since."""
-    for run, planned in _failing(instance, assets):
-        if _MARKED in run.tags and all(_are_newer(instance, run, *each) for each in planned.items()):
-            _settle(instance, run)
+    for run, planned in _failing(page):
+        if _MARKED in run.tags and all(_are_newer(page.instance, run, *each) for each in planned.items()):
+            _settle(page.instance, run)
 
 
-def _end_others(instance: dg.DagsterInstance, assets: JobAssets, mark: Mark) -> None:
+def _end_others(page: Page, mark: Mark) -> None:
     """End all marks but this one: their partitions show as if there had been none."""
-    for run, planned in _failing(instance, assets):
+    for run, planned in _failing(page):
         if run.run_id != _id_of(mark):
             for key, partitions in planned.items():
                 for partition in partitions:
-                    _plan(instance, _untried(instance, assets, key), key, partition)
-            _settle(instance, run)
+                    _plan(page.instance, _untried(page, key), key, partition)
+            _settle(page.instance, run)
 
 
-def _failing(
-    instance: dg.DagsterInstance, assets: JobAssets
-) -> list[tuple[dg.DagsterRun, dict[dg.AssetKey, set[str]]]]:
+def _failing(page: Page) -> list[tuple[dg.DagsterRun, dict[dg.AssetKey, set[str]]]]:
     """The marks that have not ended, each with the partitions that it planned, by asset."""
-    ours = dg.RunsFilter(job_name=_name(assets), statuses=[dg.DagsterRunStatus.FAILURE])
+    ours = dg.RunsFilter(job_name=_name(page.assets), statuses=[dg.DagsterRunStatus.FAILURE])
     found = []
-    for run in instance.get_runs(ours):
+    for run in page.instance.get_runs(ours):
         planned: dict[dg.AssetKey, set[str]] = {}
-        for record in instance.get_records_for_run(run.run_id, of_type=_PLANNED).records:
+        for record in page.instance.get_records_for_run(run.run_id, of_type=_PLANNED).records:
             event = record.event_log_entry.dagster_event
             if event is not None and event.asset_key is not None and event.partition is not None:
                 planned.setdefault(event.asset_key, set()).add(event.partition)
@@ -170,11 +169,9 @@ def _name(assets: JobAssets) -> str:
     return f"{assets.group_name}_mark"
 
 
-def _run_of(
-    instance: dg.DagsterInstance, assets: JobAssets, mark: Mark, end: dg.DagsterEventType
-) -> dg.DagsterRun:
+def _run_of(page: Page, mark: Mark, end: dg.DagsterEventType) -> dg.DagsterRun:
     """The run of a mark that was begun, or a new one, which has ended."""
-    run_id = _id_of(mark)
+    run_id, instance, assets = _id_of(mark), page.instance, page.assets
     known = instance.get_run_by_id(run_id)
     if known is not None:
         return known

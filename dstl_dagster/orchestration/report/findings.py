@@ -23,6 +23,7 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import has_partition, is_held
 from dstl_dagster.orchestration.report.links import first_names, how_to_resolve
 from dstl_dagster.orchestration.report.reconcile import PartitionChanges
+from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.timeline import BlockedFile, TimelineView
 
 AGE: Final = "checkpoint_age"
@@ -81,30 +82,24 @@ class Finding:
 
 
 def evaluations_beside(
-    instance: dg.DagsterInstance,
-    assets: JobAssets,
-    view: TimelineView,
-    definitions: dg.RepositoryDefinition | None,
-    partitions_def: dg.PartitionsDefinition[Any] | None,
-    clock: Clock,
+    page: Page, view: TimelineView, definitions: dg.RepositoryDefinition | None, clock: Clock
 ) -> list[dg.AssetCheckEvaluation]:
     """Those that a step or a sensor writes beside a checkpoint, the newest that the instance holds, by next
     to no requests. `view`: of what is about to be shown, so the partitions of checkpoints are not compared.
 
-    Without `partitions_def` that finding is left out: it would replace what a check that has them found.
+    Where the page does not know them that finding is left out: it would replace that of a check that does.
     """
     found = {PUBLISHED: unpublished_files(view, clock), BLOCKED: blocked_files(view)}
-    if partitions_def is not None:
-        found[PARTITIONS] = partitions_finding(
-            instance, assets, view, PartitionChanges(), partitions_def, thorough=False
-        )
+    assets = page.assets
+    if page.files is not None:
+        found[PARTITIONS] = partitions_finding(page, view, PartitionChanges(), thorough=False)
     allowed = _age_allowed(definitions, assets)
     if allowed is not None:  # unlike Dagster's own freshness it sees how old what is reported late is
         found[AGE] = of_age(view, clock, allowed)
     # Without a target Dagster compares times to see whether a check is older than the checkpoint, and SQLite
     # keeps that of a check in whole seconds.
     target = None
-    for newest in instance.fetch_materializations(assets.checkpoints_key, limit=1).records:
+    for newest in page.instance.fetch_materializations(assets.checkpoints_key, limit=1).records:
         target = AssetCheckEvaluationTargetMaterializationData(
             storage_id=newest.storage_id, run_id=newest.run_id, timestamp=newest.timestamp
         )
@@ -190,22 +185,15 @@ def _resolve(checkpoint_id: int, file: BlockedFile) -> str:
 
 
 def partitions_finding(
-    instance: dg.DagsterInstance,
-    assets: JobAssets,
-    view: TimelineView,
-    changes: PartitionChanges,
-    partitions_def: dg.PartitionsDefinition[Any] | None,
-    *,
-    thorough: bool = True,
+    page: Page, view: TimelineView, changes: PartitionChanges, *, thorough: bool = True
 ) -> Finding:
     """Compare the two, but for `changes` that the caller is about to make.
 
     `thorough`: look up a hundred of the partitions that the view does not cover; otherwise the few that come
     after all that it does.
     """
-    days = _days(instance, assets, view, partitions_def, thorough)
-    found = (*days, changes.missing, changes.stale)
-    wrong = dict(zip(_SENTENCES, found, strict=True))
+    days = _days(page, view, thorough)
+    wrong = dict(zip(_SENTENCES, (*days, changes.missing, changes.stale), strict=True))
     text = "; ".join(
         f"{first_names(keys)} {'is' if len(keys) == 1 else 'are'} {_SENTENCES[what]}"
         for what, keys in wrong.items()
@@ -226,28 +214,21 @@ def _table(wrong: dict[str, list[str]]) -> dict[str, dg.MetadataValue]:
     return {"differences": dg.MetadataValue.table(rows)} if rows else {}
 
 
-def _days(
-    instance: dg.DagsterInstance,
-    assets: JobAssets,
-    view: TimelineView,
-    partitions_def: dg.PartitionsDefinition[Any] | None,
-    thorough: bool,
-) -> tuple[list[str], list[str], list[str]]:
+def _days(page: Page, view: TimelineView, thorough: bool) -> tuple[list[str], list[str], list[str]]:
     """Partitions that no checkpoint holds, shown as materialized and as failed, and partitions that are held
     and not shown as materialized; each sorted.
     """
-    if partitions_def is None:
+    instance, definition = page.instance, page.files
+    if definition is None:
         return [], [], []
-    of_state = {
-        key: status
-        for state in assets.state_keys
-        for key, status in _statuses(instance, state, partitions_def).items()
-    }
-    of_files = _statuses(instance, assets.files_key, partitions_def)
+    of_state: dict[str, dg.AssetPartitionStatus] = {}
+    for state in page.assets.state_keys:
+        of_state |= _statuses(page, state, definition)
+    of_files = _statuses(page, page.assets.files_key, definition)
     undone = [
         key
         for key in _to_look_up({*of_state, *of_files}, view, thorough)
-        if not is_held(view, partitions_def, key)
+        if not is_held(view, definition, key)
     ]
     shown = {key: {of_state.get(key), of_files.get(key)} for key in undone}
     green = [key for key, each in shown.items() if dg.AssetPartitionStatus.MATERIALIZED in each]
@@ -257,19 +238,19 @@ def _days(
     unseen = [
         key
         for key in held
-        if has_partition(partitions_def, key, instance)
-        and is_held(view, partitions_def, key)
+        if has_partition(definition, key, instance)
+        and is_held(view, definition, key)
         and not _is_at_work(instance, key)
     ]
     return sorted(green), sorted(red), sorted(unseen)
 
 
 def _statuses(
-    instance: dg.DagsterInstance, key: dg.AssetKey, partitions_def: dg.PartitionsDefinition[Any]
-) -> Mapping[str, dg.AssetPartitionStatus]:
+    page: Page, key: dg.AssetKey, definition: dg.PartitionsDefinition[Any]
+) -> dict[str, dg.AssetPartitionStatus]:
     """Of the partitions that were ever materialized, as Dagster's page has them."""
-    ever = sorted(instance.get_materialized_partitions(key))
-    found = (ever and instance.get_status_by_partition(key, ever, partitions_def)) or {}
+    ever = sorted(page.materialized(key))
+    found = (ever and page.instance.get_status_by_partition(key, ever, definition)) or {}
     # Dagster has no status for a definition of one's own.
     return {each: found.get(each) or dg.AssetPartitionStatus.MATERIALIZED for each in ever}
 

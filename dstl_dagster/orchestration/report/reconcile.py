@@ -25,7 +25,6 @@ from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import names_in_words
 from dstl_dagster.keyed import load_manifest
 from dstl_dagster.orchestration.code_location import state_of
-from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import is_held
 from dstl_dagster.orchestration.report import events as says
 from dstl_dagster.orchestration.report.events import Event, Reporter
@@ -321,13 +320,11 @@ class PartitionChanges:
     stale: list[str] = field(default_factory=list)
 
 
-def partition_changes(
-    instance: dg.DagsterInstance, assets: JobAssets, coordinator: CheckpointCoordinator
-) -> PartitionChanges:
+def partition_changes(page: Page, coordinator: CheckpointCoordinator) -> PartitionChanges:
     """The difference between the partitions that exist and the checkpoints that are retained."""
     # The partitions are read first: each existing one has a checkpoint on a timeline that is read later, so
     # a checkpoint that completes in between is never taken for a stale one.
-    existing = set(instance.get_dynamic_partitions(assets.partitions_name))
+    assets, existing = page.assets, set(page.instance.get_dynamic_partitions(page.assets.partitions_name))
     retained = [assets.partition_key(entry.checkpoint_id) for entry in coordinator.timeline.tail().retained]
     return PartitionChanges(
         missing=[key for key in retained if key not in existing],

@@ -27,6 +27,7 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report import findings
 from dstl_dagster.orchestration.report.findings import MAX_AGE_HOURS, NONE_YET, Finding, partitions_finding
 from dstl_dagster.orchestration.report.reconcile import partition_changes
+from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.orchestration.timeline_check import compare_timeline
 from dstl_dagster.settings import CostBudget
 
@@ -78,18 +79,15 @@ def build_checkpoint_checks(
         context: dg.AssetCheckExecutionContext, changelog: ChangelogStorageResource
     ) -> Iterator[dg.AssetCheckResult]:
         chosen = {key.name for key in context.selected_asset_check_keys}
-        instance = context.op_execution_context.instance
-        shown, coordinator = (
-            assets_in(context.op_execution_context, assets),
-            changelog.coordinator(assets.job),
-        )
-        look = _Look(shown, coordinator, check_clock, instance, partitions_def)
+        op_context, coordinator = context.op_execution_context, changelog.coordinator(assets.job)
+        page = Page(assets_in(op_context, assets), op_context.instance, partitions_def)
+        look = _Look(page, coordinator, check_clock)
         # None looks at a store that is not the one that was shown.
-        away = compare_timeline(instance, coordinator).away
+        away = compare_timeline(page.instance, coordinator).away
         for name, limit in limits.items():
             if name in chosen:
                 found = look.find(name, limit) if away is None else Finding(False, away)
-                yield dg.AssetCheckResult(asset_key=shown.checkpoints_key, **found.fields(name))
+                yield dg.AssetCheckResult(asset_key=page.assets.checkpoints_key, **found.fields(name))
 
     return dg.multi_asset_check(
         name=f"{assets.group_name}_checkpoint_checks",
@@ -131,11 +129,9 @@ def parse_limits(data: Mapping[str, float | str]) -> dict[str, float]:
 class _Look:
     """One run of the checks. What several of them read is read once, and only for those that run."""
 
-    assets: JobAssets
+    page: Page
     coordinator: CheckpointCoordinator
     clock: Clock
-    instance: dg.DagsterInstance
-    partitions_def: dg.PartitionsDefinition[Any] | None
 
     @cached_property
     def readable(self) -> tuple[Checkpoint | None, Finding]:
@@ -253,9 +249,8 @@ def _in_words(budget: CostBudget) -> str:
 
 
 def _partitions(look: _Look, _: None) -> Finding:
-    changes = partition_changes(look.instance, look.assets, look.coordinator)
-    view = look.coordinator.timeline.seen()
-    return partitions_finding(look.instance, look.assets, view, changes, look.partitions_def)
+    changes = partition_changes(look.page, look.coordinator)
+    return partitions_finding(look.page, look.coordinator.timeline.seen(), changes)
 
 
 # ---- the data, by manifests alone ----

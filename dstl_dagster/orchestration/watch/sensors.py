@@ -66,20 +66,17 @@ def build_checkpoint_sensor(
         page = Page(assets, context.instance, partitions_def, states)
         follower = TimelineFollower(page, coordinator, tick_clock, patience, context.repository_def)
         start = follower.start(context.cursor)
-        settle_marks(context.instance, assets)
+        settle_marks(page)
         tick = follower.follow(start)
         for mark in tick.report.marks:
-            mark_partitions(context.instance, assets, mark)
+            mark_partitions(page, mark)
         requests = [] if commit_job is None else requests_to_commit(follower, tick)
         summary = _summary(assets, tick, requests)
         context.log.info(summary)
-        partitions = _partition_requests(context.instance, assets, coordinator, tick)
+        partitions = _partition_requests(page, coordinator, tick)
         checks: list[dg.AssetCheckEvaluation] = []
         if tick.at_end and tick.cursor.slot != start.slot:
-            view, definitions = coordinator.timeline.seen(), context.repository_def
-            checks = evaluations_beside(
-                context.instance, assets, view, definitions, partitions_def, tick_clock
-            )
+            checks = evaluations_beside(page, coordinator.timeline.seen(), context.repository_def, tick_clock)
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else summary,
@@ -154,17 +151,13 @@ def _abort_open_attempt(
 
 
 def _partition_requests(
-    instance: dg.DagsterInstance, assets: JobAssets, coordinator: CheckpointCoordinator, tick: Tick
+    page: Page, coordinator: CheckpointCoordinator, tick: Tick
 ) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
     if not tick.restorable_changed:
         return []
-    changes = partition_changes(instance, assets, coordinator)
-    requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
-    if changes.missing:
-        requests.append(assets.partitions.build_add_request(changes.missing))
-    if changes.stale:
-        requests.append(assets.partitions.build_delete_request(changes.stale))
-    return requests
+    changes, partitions = partition_changes(page, coordinator), page.assets.partitions
+    requests = partitions.build_add_request(changes.missing), partitions.build_delete_request(changes.stale)
+    return [each for each in requests if each.partition_keys]
 
 
 def _found(
