@@ -277,10 +277,26 @@ class CheckpointLineageComponent(dg.Component, Fields):
             schedules = [
                 build_maintenance(assets, work, when=cron, **maintenance) for work, cron in crons.items()
             ]
+        of_sensors: dict[str, Any] = {
+            "changelog": changelog,
+            "minimum_interval_seconds": number_of("minimum_interval_seconds", self.minimum_interval_seconds),
+            "default_status": dg.DefaultSensorStatus(self.default_status),
+        }
+        checkpoint_sensor = build_checkpoint_sensor(
+            assets,
+            commit_job=commit_job if self.commit else None,
+            partitions_def=partitions,
+            patience=parse_duration("patience", str(self.patience)),
+            **of_sensors,
+        )
         return dg.Definitions(
             assets=self._assets(context, assets, changelog, partitions),
             asset_checks=[checks],
-            sensors=self._sensors(assets, changelog, partitions, commit_job),
+            sensors=[
+                checkpoint_sensor,
+                *(build_abort_sensors(assets, **of_sensors) if self.abort else ()),
+                *(each.sensor(assets, partitions, **of_sensors) for each in self.downstream),
+            ],
             jobs=[commit_job, restore],
             schedules=schedules,
         )
@@ -316,30 +332,6 @@ class CheckpointLineageComponent(dg.Component, Fields):
             tags=as_text(self.tags),
         )
         return [self._shown_as(spec) for spec in specs]
-
-    def _sensors(
-        self,
-        assets: JobAssets,
-        changelog: ChangelogStorageResource,
-        partitions: dg.PartitionsDefinition[str] | None,
-        commit_job: dg.JobDefinition,
-    ) -> list[dg.SensorDefinition]:
-        status = dg.DefaultSensorStatus(self.default_status)
-        seconds = number_of("minimum_interval_seconds", self.minimum_interval_seconds)
-        checkpoints = build_checkpoint_sensor(
-            assets,
-            changelog=changelog,
-            commit_job=commit_job if self.commit else None,
-            partitions_def=partitions,
-            patience=parse_duration("patience", str(self.patience)),
-            minimum_interval_seconds=seconds,
-            default_status=status,
-        )
-        aborts = build_abort_sensors(
-            assets, changelog=changelog, minimum_interval_seconds=seconds, default_status=status
-        )
-        downstream = [each.sensor(assets, changelog, partitions, seconds, status) for each in self.downstream]
-        return [checkpoints, *(aborts if self.abort else []), *downstream]
 
     def _freshness(self) -> timedelta | None:
         hours = number_of("freshness_hours", self.freshness_hours, whole=False)

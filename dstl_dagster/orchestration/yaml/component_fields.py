@@ -15,7 +15,6 @@ import dagster as dg
 from pydantic import ConfigDict
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.watch.downstream import build_downstream_sensor
 from dstl_dagster.settings import StateTtlConfig
@@ -156,12 +155,7 @@ class DownstreamFields(Fields):
     """The next tick asks for the others."""
 
     def sensor(
-        self,
-        assets: JobAssets,
-        changelog: ChangelogStorageResource,
-        partitions: dg.PartitionsDefinition[str] | None,
-        minimum_interval_seconds: int,
-        default_status: dg.DefaultSensorStatus,
+        self, assets: JobAssets, partitions: dg.PartitionsDefinition[str] | None, **of_sensors: Any
     ) -> dg.SensorDefinition:
         """Raises: InvalidInputError."""
         if self.partitions == "batch" and partitions is None:
@@ -180,10 +174,8 @@ class DownstreamFields(Fields):
             partitions_def=known[self.partitions],
             run_config=None if self.run_config is None else object_at("run_config", self.run_config),
             name=self.name,
-            changelog=changelog,
             max_runs_per_tick=number_of("max_runs_per_tick", self.max_runs_per_tick, least=1),
-            minimum_interval_seconds=minimum_interval_seconds,
-            default_status=default_status,
+            **of_sensors,
         )
 
 
