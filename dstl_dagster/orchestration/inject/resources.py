@@ -41,7 +41,7 @@ from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit, con
 from dstl_dagster.orchestration.tags import TAG_STEP
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
-from dstl_dagster.storage import ObjectStore, open_store, require_store_uri, split_bucket_uri
+from dstl_dagster.storage import ObjectStore, open_store, require_store_uri, require_within, split_bucket_uri
 from dstl_dagster.timeline import AtLike
 
 if TYPE_CHECKING:
@@ -277,7 +277,10 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         self, context: dg.OpExecutionContext, job: str, options: Mapping[str, str] | None, **work: Any
     ) -> BatchRequest:
         coordinator = self.coordinator(job, owner=owner_of_step(step_of(context)), options=options)
-        _require_files_inside(context, coordinator.store)
+        asked = context.op_def.required_resource_keys
+        # Before any work is done.
+        found = {key: getattr(context.resources, key, None) for key in asked}
+        require_files_inside(coordinator.store.uri, found)
         return request_batch(context, coordinator, **work)
 
 
@@ -452,26 +455,18 @@ def _is_completed_later(context: dg.OpExecutionContext) -> bool:
     )
 
 
-def _require_files_inside(context: dg.OpExecutionContext, store: ObjectStore) -> None:
-    """The op's folders of files must lie where the job's store can publish: checked before any work is done.
-
-    Raises: InvalidInputError naming the resource.
-    """
-    for key in sorted(context.op_def.required_resource_keys):
-        files = getattr(context.resources, key, None)
-        if not isinstance(files, RecoverableWriterResource):
+def require_files_inside(store_uri: str, resources: Mapping[str, Any]) -> None:
+    """Raises: InvalidInputError naming a resource that has its files where the store cannot publish them."""
+    for key, files in sorted(resources.items()):
+        # What the environment gives is known in a run.
+        if not isinstance(files, RecoverableWriterResource) or isinstance(files.uri, dg.EnvVar):
             continue
         try:
-            store.locate(files.uri_of("file"))
+            require_within(store_uri, files.uri_of("file"))
         except InvalidInputError as error:
-            raise refusal_of_files(key, files.uri, store.uri, error) from error
-
-
-def refusal_of_files(key: str, files_uri: str, store_uri: str, why: Exception) -> InvalidInputError:
-    """The error where resource `key` has its files where the job's store cannot publish them."""
-    return InvalidInputError(
-        f"resource {key!r} publishes files in {files_uri}, where store {store_uri} cannot: {why}"
-    )
+            raise InvalidInputError(
+                f"resource {key!r} publishes files in {files.uri}, where store {store_uri} cannot: {error}"
+            ) from error
 
 
 def _require_uri(resource: Any, field: str) -> None:

@@ -1,8 +1,7 @@
 """Whether the stores of an op's resources fit each other, asked while definitions load.
 
-Owns of which resources it is asked. Does not own its callers (`ops`, `checkpointed_asset`), the rule
-(`storage.require_within`), nor the same question in a run (`resources`), which also knows what the
-environment gives.
+Owns of which resources it is asked. Does not own its callers (`ops`, `checkpointed_asset`), or the rule
+(`resources`), which is asked in a run as well: then it is known what the environment gives.
 """
 
 from __future__ import annotations
@@ -14,12 +13,7 @@ from typing import Any
 import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.inject.resources import (
-    ChangelogStorageResource,
-    RecoverableWriterResource,
-    refusal_of_files,
-)
-from dstl_dagster.storage import require_within
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, require_files_inside
 
 
 @dataclass(frozen=True)
@@ -51,14 +45,10 @@ class FilesInside:
         # Which of two the op means is known in its run, and so is what the environment gives.
         if len(stores) != 1 or isinstance(stores[0], dg.EnvVar):
             return
-        for key, files in bound.items():
-            if not isinstance(files, RecoverableWriterResource) or isinstance(files.uri, dg.EnvVar):
-                continue
-            try:
-                require_within(stores[0], files.uri_of("file"))
-            except InvalidInputError as error:
-                told = refusal_of_files(key, files.uri, stores[0], error)
-                raise InvalidInputError(f"op {self.op!r}: {told}") from error
+        try:
+            require_files_inside(stores[0], bound)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"op {self.op!r}: {error}") from error
 
 
 def _resource_of(definition: dg.ResourceDefinition) -> Any:

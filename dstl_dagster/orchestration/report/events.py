@@ -77,9 +77,8 @@ class Reporter:
 
     Attributes:
         kind: `run` or `sensor`.
-        store_uri, timeline, options: of the store that is read; the timeline by its id.
+        store_uri, options, view: of the store that is read, and of its timeline.
         restored_in: the slot of the restore that an event reports, if it reports one.
-        view: of the timeline, for the picture of the chain; without it there is none.
         partitions_def: of the state, for the next one.
         repository: has the jobs that links lead to.
     """
@@ -87,10 +86,9 @@ class Reporter:
     assets: JobAssets
     kind: str
     store_uri: str
-    timeline: str
+    view: TimelineView
     options: CheckpointOptions = field(default_factory=CheckpointOptions)
     restored_in: int | None = None
-    view: TimelineView | None = None
     partitions_def: dg.PartitionsDefinition[Any] | None = None
     repository: dg.RepositoryDefinition | None = None
     now: datetime = field(default_factory=lambda: SystemClock().now())
@@ -100,8 +98,7 @@ class Reporter:
         cls, assets: JobAssets, coordinator: CheckpointCoordinator, view: TimelineView, kind: str, **more: Any
     ) -> Reporter:
         """For the job's store, as of this view. `more`: the other fields."""
-        store = coordinator.store.uri
-        return cls(assets, kind, store, view.timeline_id, coordinator.options, view=view, **more)
+        return cls(assets, kind, coordinator.store.uri, view, coordinator.options, **more)
 
     @property
     def prices(self) -> StoragePrices:
@@ -280,7 +277,7 @@ class Reporter:
             TAG_STEP: step,
             TAG_ATTEMPT: str(completed.attempt),
             TAG_SLOT: str(completed.slot),
-            TAG_TIMELINE: self.timeline,
+            TAG_TIMELINE: self.view.timeline_id,
             TAG_REPORTER: self.kind,
             TAG_VERSION: state_version(completed.attempt),
         }
@@ -334,8 +331,6 @@ class Reporter:
         return {} if following is None else {"next partition": following}
 
     def _chain(self) -> dict[str, dg.MetadataValue]:
-        if self.view is None:
-            return {}
         restore = maintenance_job(self.repository, self.assets.job, "restore")
         return chain_metadata(self.assets, self.view, self.now, restore)
 
@@ -343,7 +338,7 @@ class Reporter:
         """When a checkpoint leaves, by the options of now, and what clean-up then deletes of it."""
         options, number = self.options, checkpoint.checkpoint_id
         leaves = f"leaves after {counted(options.num_retained, 'newer one')}"
-        if self.view is not None and (kept := savepoints_of(self.view, number)):
+        if kept := savepoints_of(self.view, number):
             leaves = f"stays as {breakable(kept)}"
         elif options.min_age:
             leaves += f", and not before {readable_duration(options.min_age)} after the next"
