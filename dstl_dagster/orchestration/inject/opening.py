@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import dagster as dg
@@ -18,7 +19,7 @@ from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.orchestration.code_location import assets_in, definition_of, step_of
 from dstl_dagster.orchestration.inject.renamed_asset import refuse_new_name
-from dstl_dagster.orchestration.inject.turns import TakeOver, Turn
+from dstl_dagster.orchestration.inject.turns import Turn
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of_step
 from dstl_dagster.orchestration.partition_order import require_next_partition
@@ -74,9 +75,12 @@ class BatchRequest:
         if self.own_check is not None:
             self.own_check(parent)
 
-    def taken(self, opening: Callable[[TakeOver], T]) -> T:
-        """Open the attempt when it may be, as of `Turn.taken`."""
-        return opening(False) if self.step is None else Turn(self.step, self.coordinator).taken(opening)
+    def taken(self, opening: Callable[..., T]) -> T:
+        """Open the attempt when it may be, as of `Turn.taken`; `opening` gets what step 1 asks for."""
+        asked = partial(opening, idempotency_key=self.key, check=self.check, claim=self.claim)
+        if self.step is None:
+            return asked(take_over=False)
+        return Turn(self.step, self.coordinator).taken(lambda take_over: asked(take_over=take_over))
 
 
 def request_batch(

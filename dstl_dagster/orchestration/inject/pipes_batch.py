@@ -84,11 +84,7 @@ def open_pipes_batch(context: dg.OpExecutionContext, request: BatchRequest) -> I
         if applied is not None:
             log_repeated(context, coordinator.job, applied, request.key)
         else:
-            attempt, parent = request.taken(
-                lambda take_over: coordinator.open(
-                    take_over, idempotency_key=request.key, check=request.check, claim=request.claim
-                )
-            )
+            attempt, parent = request.taken(coordinator.open)
     if applied is not None:
         yield PipesBatch(applied)
         return

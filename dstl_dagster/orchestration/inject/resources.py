@@ -222,18 +222,10 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         with without_useless_retries():
             with refusing(context, job), ExitStack() as entering:
                 request = self._request(context, job, options, **work)
+                progress, application = SparkLog(context), partial(log_application, context)
+                begun = partial(CheckpointBatch, progress=progress, application=application)
                 batch = request.taken(
-                    lambda take_over: entering.enter_context(
-                        CheckpointBatch(
-                            request.coordinator,
-                            idempotency_key=request.key,
-                            take_over=take_over,
-                            check=request.check,
-                            claim=request.claim,
-                            progress=SparkLog(context),
-                            application=partial(log_application, context),
-                        )
-                    )
+                    lambda **asked: entering.enter_context(begun(request.coordinator, **asked))
                 )
                 if batch.already_in is not None:
                     log_repeated(context, job, batch.attempt, request.key)
