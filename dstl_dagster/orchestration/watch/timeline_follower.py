@@ -150,9 +150,8 @@ class TimelineFollower:
             found += reconcile.newest(tick.report + found, record)
         made = reconcile.completed(record.checkpoint_id) if isinstance(record, Committed) else record
         # Its run reports the record by itself, while it is alive.
-        owner = (
-            made.owner if isinstance(made, Completed) else record.by if isinstance(record, Restored) else None
-        )
+        by = record.by if isinstance(record, Restored) else None
+        owner = made.owner if isinstance(made, Completed) else by
         in_time = self.clock.now() - record.recorded_at <= self.patience
         if found and owner is not None and in_time and OwnerRuns(self.page.instance).are_alive(owner):
             at = f"{record.recorded_at:%H:%M:%S} UTC"
