@@ -11,7 +11,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, update_wrapper
 from importlib import import_module
 from typing import Any, Final
 
@@ -122,9 +122,8 @@ class AssetFunction:
         compute.__code__ = compute.__code__.replace(
             co_filename=code.co_filename, co_firstlineno=code.co_firstlineno, co_name=code.co_name
         )
-        compute.__name__, compute.__qualname__ = self.function.__name__, self.function.__qualname__
-        compute.__module__, compute.__doc__ = self.function.__module__, self.function.__doc__
-        compute.__wrapped__, compute.__signature__ = self.function, signature
+        update_wrapper(compute, self.function)
+        compute.__signature__ = signature
         # By these, Dagster before 1.13.24 distinguishes resources from inputs.
         compute.__annotations__ = {
             name: each.annotation
