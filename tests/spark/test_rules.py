@@ -33,10 +33,12 @@ pytestmark = pytest.mark.spark
 UTC = dt.UTC
 SCHEMA = (
     "h SMALLINT, i INT, l BIGINT, d DOUBLE, m DECIMAL(10,2), w DECIMAL(20,4), s STRING, b BOOLEAN, y DATE, "
-    "t TIMESTAMP, z TIMESTAMP_NTZ"
+    "t TIMESTAMP, z TIMESTAMP_NTZ, a ARRAY<BIGINT>, r ARRAY<STRUCT<k: INT, v: STRING, t: TIMESTAMP>>, "
+    "q STRUCT<k: INT, v: STRING, t: TIMESTAMP>"
 )
 COLUMNS = declared_columns(SCHEMA, "test")
 NUMBERS = "hildmw"
+BEGIN = dt.datetime(1970, 1, 1, tzinfo=UTC)
 ROWS = 60
 EDGES: dict[str, list[Any]] = {
     "h": [0, 1, -1, 7, 2**15 - 1, -(2**15)],
@@ -50,6 +52,14 @@ EDGES: dict[str, list[Any]] = {
     "y": [dt.date(1, 1, 1), dt.date(1970, 1, 1), dt.date(2024, 2, 29), dt.date(9999, 12, 31)],
     "t": [dt.datetime(1970, 1, 1, tzinfo=UTC), dt.datetime(2024, 2, 29, 12, 0, 0, 1, tzinfo=UTC)],
     "z": [dt.datetime(1970, 1, 1), dt.datetime(2024, 2, 29, 12, 0, 0, 1)],
+    "a": [[], [1], [None], [1, None, -1], [7, 2**63 - 1, 7, 0, 1]],
+    "r": [
+        [],
+        [None],
+        [{"k": 1, "v": "a", "t": None}],
+        [{"k": None, "v": None, "t": BEGIN}, {"k": 2, "v": "", "t": BEGIN}],
+    ],
+    "q": [{"k": 1, "v": "a", "t": BEGIN}, {"k": None, "v": "é", "t": None}],
 }
 CALM: dict[str, list[Any]] = {
     **EDGES,
@@ -65,10 +75,14 @@ LITERALS = {
     "y": ["DATE '2024-02-29'", "DATE '1969-12-31'"],
     "z": ["TIMESTAMP_NTZ '2024-02-29 12:00:00.000001'"],
     "t": [],
+    "a": ["array()", "array(1L)", "array(NULL, 2L)"],
+    "r": ["array()", "array(named_struct('k', 1, 'v', 'x', 't', NULL))"],
+    "q": ["named_struct('k', NULL, 'v', 'x', 't', NULL)"],
 }  # fmt: skip
 NAMES = {
     "h": "SMALLINT", "i": "INT", "l": "BIGINT", "d": "DOUBLE", "m": "DECIMAL(10,2)", "w": "DECIMAL(20,4)",
-    "s": "STRING", "b": "BOOLEAN", "y": "DATE", "t": "TIMESTAMP", "z": "TIMESTAMP_NTZ",
+    "s": "STRING", "b": "BOOLEAN", "y": "DATE", "t": "TIMESTAMP", "z": "TIMESTAMP_NTZ", "a": "ARRAY<BIGINT>",
+    "r": "ARRAY<STRUCT<k: INT, v: STRING, t: TIMESTAMP>>", "q": "STRUCT<k: INT, v: STRING, t: TIMESTAMP>",
 }  # fmt: skip
 
 COLUMNS_OF = {f"{NAMES[name]})": COLUMNS.field(name).type for name in NAMES}
@@ -107,7 +121,30 @@ class Rules:
             lambda: f"nvl2({again()}, {again()}, {again()})",
         ]
         own: list[Callable[[], str]] = []
-        if kind == "number":
+        index = partial(pick, ["0", "1", "-1", "2", "-3", "new.i", "NULL"])
+        if kind in "arq":
+            common = [each for each in common if not any(word in (each()) for word in ("greatest", "nullif"))]
+        if kind in ("a", "r"):
+            one = partial(self.draw, "l" if kind == "a" else "q", depth - 1)
+            own = [
+                lambda: f"concat({again()}, {again()})",
+                lambda: f"slice({again()}, {index()}, {index()})",
+                lambda: f"array({one()}, {one()})",
+                lambda: f"concat(coalesce({again()}, array()), array({one()}))",
+            ]
+        elif kind == "q":
+            whole = partial(self.draw, "r", depth - 1)
+            own = [
+                lambda: f"element_at({whole()}, {index()})",
+                lambda: f"({whole()})[{index()}]",
+                lambda: (
+                    f"named_struct('k', {pick(['old', 'new'])}.i, 'v', {self.draw('s', 0)}, 't', {again()}.T)"
+                ),
+            ]
+        elif kind == "l":
+            whole = partial(self.draw, "a", depth - 1)
+            own = [lambda: f"element_at({whole()}, {index()})", lambda: f"({whole()})[{index()}]"]
+        elif kind == "number":
             own = [
                 lambda: f"({again()} {pick('+-*')} {again()})",
                 lambda: f"{again()} {pick('+-*')} {again()}",
@@ -117,6 +154,8 @@ class Rules:
                 lambda: f"abs({again()})",
                 lambda: f"cast({again()} as {NAMES[pick(NUMBERS)]})",
                 lambda: f"length({self.draw('s', depth - 1)})",
+                lambda: f"size({self.draw(pick('ar'), depth - 1)})",
+                lambda: f"({self.draw('q', depth - 1)}).k",
             ]
         elif kind == "s":
             own = [
@@ -140,6 +179,7 @@ class Rules:
                 lambda: f"({again()} is {pick(['', 'not '])}{pick(['true', 'false'])})",
                 lambda: f"(old is {pick(['', 'not '])}null)",
                 lambda: f"({value()} is distinct from {value()})",
+                lambda: f"array_contains({self.draw('a', depth - 1)}, {self.draw('l', depth - 1)})",
             ]
         return pick(common + own * 2)()
 
@@ -188,7 +228,7 @@ def test_a_rule_means_the_same_as_in_spark(
     found: dict[str, pa.ChunkedArray] = {}
     failed, refused = [], 0
     for _ in range(count):
-        kind = source.choice(["number", "number", "s", "b", "y", "t", "z"])
+        kind = source.choice(["number", "number", "s", "b", "y", "t", "z", "a", "r", "q", "l"])
         column = source.choice(NUMBERS) if kind == "number" else kind
         text = rules.draw(kind)
         cast = f"CAST(({text}) AS {NAMES[column]})"
@@ -243,6 +283,11 @@ UPDATE = {
     "b": "old.y < new.y or (new.b and old.b is not null)",
     "y": "least(old.y, new.y)",
     "t": "coalesce(new.t, old.t)",
+    "a": "concat(coalesce(old.a, array()), array(new.l))",
+    "r": (
+        "CASE WHEN size(old.r) > 0 AND old.r[0].k = 1 THEN slice(concat(new.r, old.r), -3, 3) "
+        "ELSE array(named_struct('k', new.q.k, 'v', new.s, 't', element_at(array(new.t, old.t), -1))) END"
+    ),
 }
 
 
@@ -275,15 +320,15 @@ def test_each_plan_of_a_merge_writes_the_same(
     the driver, of more rows than the driver takes, and of rows in memory. Without ANSI only tasks merge.
     """
     source = random.Random(5)
-    schema = f"k STRING, {SCHEMA}, a {NESTED}"
-    rules = {**UPDATE, "a": "new.a"}
+    schema = f"k STRING, {SCHEMA}, n {NESTED}"
+    rules = {**UPDATE, "n": "new.n"}
     for ansi, adaptive, most in ((True, True, 9), (True, False, 9), (False, True, 9), (True, True, 8)):
         keys = source.sample([*(f"k{n}" for n in range(12)), None], 9)
         nested = pa.array(
-            [nested_value(source) for _ in keys], declared_columns(f"a {NESTED}", "test").field(0).type
+            [nested_value(source) for _ in keys], declared_columns(f"n {NESTED}", "test").field(0).type
         )
         rows = rows_of(source, CALM, 9).append_column("k", pa.array(keys, pa.string()))
-        rows = rows.append_column("a", nested)
+        rows = rows.append_column("n", nested)
         batch = Batch.open(job.coordinator)
         job.spark.conf.set("spark.sql.ansi.enabled", ansi)
         job.spark.conf.set("spark.sql.adaptive.enabled", adaptive)

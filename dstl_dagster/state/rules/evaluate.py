@@ -17,9 +17,10 @@ import pyarrow as pa
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.state.fitting import fitted_column
 from dstl_dagster.state.pieces import cut
+from dstl_dagster.state.rules.casts import as_type
 from dstl_dagster.state.rules.parser import Name, Parser, RefusedError
-from dstl_dagster.state.rules.translate import Scope, as_type, quoted, typed
-from dstl_dagster.state.rules.types import INSTANT, duckdb_type
+from dstl_dagster.state.rules.translate import Scope, typed
+from dstl_dagster.state.rules.types import INSTANT, duckdb_type, is_nested, quoted, unnamed
 from dstl_dagster.state.text import refuse_raw_text
 
 _RAW_TEXT: Final = "DuckDB, which evaluates the rules, has no such text: give it as binary"
@@ -101,11 +102,12 @@ def _translated(
     for number, rule in enumerate(rules):
         try:
             tree = Parser(rule.text).whole()
-            if isinstance(tree, Name) and duckdb_type(rule.kind) is None:
+            whole = isinstance(tree, Name) and len(tree.parts) <= 2
+            if isinstance(tree, Name) and whole and (is_nested(rule.kind) or duckdb_type(rule.kind) is None):
                 side, column, _ = scope.column(tree)
                 named[number] = side, column
             else:
-                expressions[number] = as_type(typed(tree, scope), rule.kind).sql
+                expressions[number] = as_type(typed(tree, scope), unnamed(rule.kind)).sql
         except RefusedError as error:
             raise rule.error(error) from error
     return scope, expressions, named

@@ -36,8 +36,16 @@ class Name:
 
 
 @dataclass(frozen=True)
+class Field:
+    """A field of a struct: `value.name`."""
+
+    value: Node
+    name: str
+
+
+@dataclass(frozen=True)
 class Call:
-    """A function by its lower-case name, or an operator by its sign."""
+    """A function by its lower-case name, or an operator by its sign; `[]` takes a value and an index."""
 
     name: str
     arguments: tuple[Node, ...]
@@ -59,7 +67,7 @@ class Cast:
     kind: str
 
 
-Node: TypeAlias = Literal | Name | Call | Case | Cast
+Node: TypeAlias = Literal | Name | Field | Call | Case | Cast
 
 _TOKEN: Final = re.compile(
     r"""
@@ -68,7 +76,7 @@ _TOKEN: Final = re.compile(
     | (?P<text>'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
     | (?P<quoted>`(?:[^`]|``)*`)
     | (?P<word>[^\W\d]\w*)
-    | (?P<sign><=>|<>|!=|==|<=|>=|\|\||[-=<>+*/%(),.!:])
+    | (?P<sign><=>|<>|!=|==|<=|>=|\|\||[-=<>+*/%(),.!:[\]])
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
@@ -147,8 +155,8 @@ class Parser:
 
     def _unexpected(self, expected: str = "") -> RefusedError:
         found = "its end" if self.at_end else repr(self._tokens[self._at].text)
-        opening, closing = (self._tokens.count(Token("sign", bracket)) for bracket in "()")
-        kind = UnfinishedError if self.at_end or opening != closing else RefusedError
+        count = [self._tokens.count(Token("sign", bracket)) for bracket in "()[]"]
+        kind = UnfinishedError if self.at_end or count[::2] != count[1::2] else RefusedError
         return kind(f"{expected or 'not understood'} at {found}")
 
     def _either(self) -> Node:
@@ -232,10 +240,21 @@ class Parser:
         if self.took("+"):
             return self._signed()
         if not self.took("-"):
-            return self._primary()
+            return self._part()
         if not self.at_end and self._tokens[self._at].kind == "number":
             return Literal("number", "-" + self._next().text)
         return Call("negative", (self._signed(),))
+
+    def _part(self) -> Node:
+        value = self._primary()
+        while True:
+            if self.took("["):
+                value = Call("[]", (value, self._either()))
+                self.need("]")
+            elif self.took("."):
+                value = Field(value, self.name())
+            else:
+                return value
 
     def _primary(self) -> Node:
         if self.at_end:
@@ -330,7 +349,7 @@ def nodes_of(tree: Node) -> Iterator[Node]:
             parts: Iterable[Node | None] = arguments
         case Case(branches, otherwise):
             parts = (*chain.from_iterable(branches), otherwise)
-        case Cast(value):
+        case Cast(value) | Field(value):
             parts = (value,)
         case _:
             parts = ()

@@ -10,6 +10,7 @@ none of its own conversions to make. Where they differ:
     decimal / decimal, more than 38 digits          refused: Spark rounds
     text to and from numbers and times              refused: other texts are numbers, and look otherwise
     time stamps to dates and to those without zone  refused: Spark's answer depends on its session
+    comparing arrays or structs, maps               refused: nulls and names in them count otherwise
     any other function                              refused: not known to agree
 """
 
@@ -18,16 +19,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.state.rules import nested
+from dstl_dagster.state.rules.casts import Typed, as_type
 from dstl_dagster.state.rules.parser import (
     Call,
     Case,
     Cast,
+    Field,
     Literal,
     Name,
     Node,
@@ -44,8 +49,11 @@ from dstl_dagster.state.rules.types import (
     decimal_of,
     duckdb_type,
     is_decimal,
+    is_nested,
     named_type,
+    quoted,
     spark_name,
+    unnamed,
 )
 from dstl_dagster.state.schema import spelled
 
@@ -58,40 +66,19 @@ _COMPARISONS: Final = {
     ">=": ">=",
     "<=>": "IS NOT DISTINCT FROM",
 }
-_EXACT_DIGITS: Final = 15  # of a decimal that a double has, and so has its power of ten
-_NULL: Final = "NULL"
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 _TIME: Final = re.compile(r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?")
 _NUMBER: Final = re.compile(
     r"(?P<digits>-?[\d.]+)(?P<exponent>[eE][+-]?\d+)?(?P<suffix>BD|[LSYDF])?", re.IGNORECASE
 )
 _OF_SUFFIX: Final = {"Y": pa.int8(), "S": pa.int16(), "L": pa.int64()}
-_KNOWN: Final = "+ - * / = <> < > <= >= <=> AND OR NOT IN BETWEEN IS CASE CAST ||"
+_KNOWN: Final = "+ - * / = <> < > <= >= <=> AND OR NOT IN BETWEEN IS CASE CAST || [] named_struct"
 _NOT_DETERMINISTIC: Final = (
     *("rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle"),
     *("monotonically_increasing_id", "spark_partition_id"),
     *("input_file_name", "input_file_block_start", "input_file_block_length"),
     *("reflect", "java_method", "try_reflect"),
 )
-
-
-@dataclass(frozen=True)
-class Typed:
-    """An expression of DuckDB. `may_fail`: on some values, so not to be evaluated where Spark would not."""
-
-    kind: pa.DataType
-    sql: str
-    may_fail: bool = False
-
-    @classmethod
-    def null(cls, kind: pa.DataType) -> Typed:
-        """NULL as a value of this type."""
-        return cls(kind, _NULL if pt.is_null(kind) else f"CAST({_NULL} AS {duckdb_type(kind)})")
-
-    @property
-    def is_null(self) -> bool:
-        """Whether it is NULL for each row. What is made of it is so too, even where the rest would fail."""
-        return self == Typed.null(self.kind)
 
 
 @dataclass(frozen=True)
@@ -120,8 +107,6 @@ class Scope:
             )
         if len(name.parts) == 1:
             raise RefusedError(f"{shown} is a whole row: name a column of it, or use `{shown} IS NULL`")
-        if len(name.parts) > 2:
-            raise RefusedError(f"{shown} is a part of a column, which rules on rows in memory cannot name")
         kinds = self.old if side == "old" else self.new
         wanted = name.parts[1]
         alike = [wanted] if wanted in kinds else [each for each in kinds if each.lower() == wanted.lower()]
@@ -135,8 +120,12 @@ def typed(node: Node, scope: Scope) -> Typed:
     match node:
         case Literal():
             return _literal(node)
+        case Name((side, column, *fields)) if fields:
+            return reduce(nested.field_of, fields, _named(Name((side, column)), scope))
         case Name():
             return _named(node, scope)
+        case Field():
+            return nested.field_of(typed(node.value, scope), node.name)
         case Cast():
             return as_type(typed(node.value, scope), named_type(node.kind))
         case Case():
@@ -145,6 +134,8 @@ def typed(node: Node, scope: Scope) -> Typed:
             return _row_is_null(name, scope)
         case Call("isnotnull", (Name() as name,)) if scope.side(name):
             return Typed(pa.bool_(), f"(NOT {_row_is_null(name, scope).sql})")
+        case Call("named_struct", arguments):
+            return _struct(arguments, scope)
         case Call():
             return _call(node.name, [typed(each, scope) for each in node.arguments])
 
@@ -157,6 +148,7 @@ def _named(name: Name, scope: Scope) -> Typed:
     if len(name.parts) == 1 and name.parts[0].lower() == "current_timestamp":
         return Typed(INSTANT, "batch_time")
     side, column, kind = scope.column(name)
+    kind = unnamed(kind)
     if pt.is_null(kind):
         return Typed.null(kind)
     if duckdb_type(kind) is None:
@@ -165,9 +157,12 @@ def _named(name: Name, scope: Scope) -> Typed:
     return Typed(kind, quoted(f"{side}.{column}"))
 
 
-def quoted(name: str) -> str:
-    """`name` as an identifier of DuckDB."""
-    return '"' + name.replace('"', '""') + '"'
+def _struct(arguments: Sequence[Node], scope: Scope) -> Typed:
+    names = arguments[::2]
+    if len(arguments) % 2 or not all(isinstance(each, Literal) and each.kind == "text" for each in names):
+        raise RefusedError("named_struct takes a name in quotes before each value")
+    values = [typed(each, scope) for each in arguments[1::2]]
+    return nested.struct_of([each.text for each in names if isinstance(each, Literal)], values)
 
 
 def _text(text: str) -> str:
@@ -311,12 +306,20 @@ def _same_kind(values: Sequence[Typed]) -> list[Typed]:
     return [as_type(each, kind) for each in values]
 
 
+def _ordered(values: Sequence[Typed]) -> list[Typed]:
+    """`_same_kind`, of values that are compared."""
+    same = _same_kind(values)
+    if is_nested(same[0].kind):
+        raise RefusedError(f"{spark_name(same[0].kind)} is compared, which rules on rows in memory cannot")
+    return same
+
+
 def _may_fail(values: Sequence[Typed]) -> bool:
     return any(each.may_fail for each in values)
 
 
 def _compared(sign: str, left: Typed, right: Typed) -> Typed:
-    left, right = _same_kind([left, right])
+    left, right = _ordered([left, right])
     if sign != _COMPARISONS["<=>"] and (left.is_null or right.is_null):
         return Typed.null(pa.bool_())
     return Typed(pa.bool_(), f"({left.sql} {sign} {right.sql})", _may_fail([left, right]))
@@ -341,7 +344,8 @@ def _numbers(what: str, values: Sequence[Typed]) -> pa.DataType:
             or pt.is_null(each.kind)
         ):
             raise RefusedError(f"{what} takes numbers, not {spark_name(each.kind)}")
-    return common_type(each.kind for each in values)
+    kind = common_type(each.kind for each in values)
+    return pa.float64() if pt.is_null(kind) else kind
 
 
 def _of_decimals(sign: str, left: Typed, right: Typed) -> Typed:
@@ -377,9 +381,9 @@ def _divided(values: list[Typed]) -> Typed:
 
 def _negative(values: list[Typed]) -> Typed:
     (value,) = values
-    _numbers("-", values)
+    kind = _numbers("-", values)
     if value.is_null:
-        return value
+        return Typed.null(kind)
     if pt.is_integer(value.kind):
         # DuckDB's own minus may give a longer number.
         return Typed(value.kind, f"(CAST(0 AS {duckdb_type(value.kind)}) - {value.sql})", True)
@@ -388,8 +392,8 @@ def _negative(values: list[Typed]) -> Typed:
 
 def _absolute(values: list[Typed]) -> Typed:
     (value,) = values
-    _numbers("abs", values)
-    return value if value.is_null else Typed(value.kind, f"abs({value.sql})", True)
+    kind = _numbers("abs", values)
+    return Typed.null(kind) if value.is_null else Typed(value.kind, f"abs({value.sql})", True)
 
 
 def _logic(sign: str, decided: str) -> Callable[[list[Typed]], Typed]:
@@ -411,16 +415,21 @@ def _negated(values: list[Typed]) -> Typed:
     return value if value.is_null else Typed(pa.bool_(), f"(NOT {value.sql})", value.may_fail)
 
 
-def _of_same_kind(name: str) -> Callable[[list[Typed]], Typed]:
+def _of_ordered(name: str) -> Callable[[list[Typed]], Typed]:
     def call(values: list[Typed]) -> Typed:
-        same = _same_kind(values)
+        same = _ordered(values)
         return Typed(same[0].kind, f"{name}({', '.join(each.sql for each in same)})", _may_fail(same))
 
     return call
 
 
+def _first_known(values: list[Typed]) -> Typed:
+    same = _same_kind(values)
+    return Typed(same[0].kind, f"coalesce({', '.join(each.sql for each in same)})", _may_fail(same))
+
+
 def _among(values: list[Typed]) -> Typed:
-    value, *others = _same_kind(values)
+    value, *others = _ordered(values)
     if not others:
         raise RefusedError("IN takes at least one value")
     return Typed(
@@ -440,6 +449,8 @@ def _is_not_null(values: list[Typed]) -> Typed:
 
 def _joined(values: list[Typed]) -> Typed:
     """Unlike DuckDB's function of this name, null if one of them is."""
+    if any(pt.is_list(each.kind) for each in values):
+        return nested.joined_arrays(values)
     texts = [as_type(each, pa.string()) for each in values]
     if any(each.is_null for each in texts):
         return Typed.null(pa.string())
@@ -482,83 +493,25 @@ _FUNCTIONS: Final[dict[str, tuple[int, int, Callable[[list[Typed]], Typed]]]] = 
     "in": (2, _MANY, _among),
     "/": (2, 2, _divided),
     "negative": (1, 1, _negative),
+    "[]": (2, 2, nested.item_of),
     "abs": (1, 1, _absolute),
-    "coalesce": (1, _MANY, _of_same_kind("coalesce")),
+    "array": (0, _MANY, nested.array_of),
+    "array_contains": (2, 2, nested.contains),
+    "coalesce": (1, _MANY, _first_known),
     "concat": (1, _MANY, _joined),
     "current_timestamp": (0, 0, _now),
-    "greatest": (2, _MANY, _of_same_kind("greatest")),
+    "element_at": (2, 2, nested.element_at),
+    "greatest": (2, _MANY, _of_ordered("greatest")),
     "if": (3, 3, _if),
-    "ifnull": (2, 2, _of_same_kind("coalesce")),
+    "ifnull": (2, 2, _first_known),
     "isnotnull": (1, 1, _is_not_null),
     "isnull": (1, 1, _is_null),
-    "least": (2, _MANY, _of_same_kind("least")),
+    "least": (2, _MANY, _of_ordered("least")),
     "length": (1, 1, _length),
     "now": (0, 0, _now),
     "nullif": (2, 2, _null_if),
-    "nvl": (2, 2, _of_same_kind("coalesce")),
+    "nvl": (2, 2, _first_known),
     "nvl2": (3, 3, _if_not_null),
+    "size": (1, 1, nested.size_of),
+    "slice": (3, 3, nested.slice_of),
 }
-
-
-def as_type(value: Typed, kind: pa.DataType) -> Typed:
-    """CAST, as Spark casts by its ANSI rules. Raises: RefusedError where DuckDB casts otherwise."""
-    given, name = value.kind, duckdb_type(kind)
-    if given == kind:
-        return value
-    if name is None:
-        raise RefusedError(f"a column of type {kind} only takes over a column as it is")
-    if value.is_null:
-        return Typed.null(kind)
-    found = _cast(value, kind, name)
-    if found is None:
-        raise RefusedError(
-            f"{spark_name(given)} becomes {spark_name(kind)}, which DuckDB and Spark do by different rules: "
-            "give the column this type before the merge"
-        )
-    return found
-
-
-def _cast(value: Typed, kind: pa.DataType, name: str) -> Typed | None:
-    given = value.kind
-    plain = Typed(kind, f"CAST({value.sql} AS {name})", value.may_fail)
-    checked = Typed(kind, plain.sql, True)
-    if pt.is_float32(given) and pt.is_float64(kind):
-        return plain
-    if pt.is_string(kind):
-        return _cast_to_text(value, plain)
-    if pt.is_boolean(given):
-        return plain if pt.is_integer(kind) else None
-    if pt.is_integer(given):
-        return checked if pt.is_integer(kind) or is_decimal(kind) or pt.is_floating(kind) else None
-    if is_decimal(given):
-        return checked if is_decimal(kind) else _cast_of_decimal(value, plain, name)
-    return _whole(value, kind, name) if pt.is_float64(given) and pt.is_integer(kind) else None
-
-
-def _cast_to_text(value: Typed, plain: Typed) -> Typed | None:
-    if pt.is_integer(value.kind) or pt.is_boolean(value.kind):
-        return plain
-    if not pt.is_date(value.kind):
-        return None
-    known = f"{value.sql} IS NULL OR {value.sql} BETWEEN DATE '0001-01-01' AND DATE '9999-12-31'"
-    sql = f"(CASE WHEN {known} THEN {plain.sql} ELSE error('a year without four digits as text') END)"
-    return Typed(plain.kind, sql, True)
-
-
-def _cast_of_decimal(value: Typed, plain: Typed, name: str) -> Typed | None:
-    if pt.is_integer(plain.kind):
-        return Typed(plain.kind, f"CAST(trunc({value.sql}) AS {name})", True)
-    if not pt.is_float64(plain.kind):
-        return None
-    if value.kind.precision <= _EXACT_DIGITS:
-        return plain
-    # As text: DuckDB divides by a power of ten, which is not exact for more digits.
-    return Typed(plain.kind, f"CAST(CAST({value.sql} AS VARCHAR) AS DOUBLE)", value.may_fail)
-
-
-def _whole(value: Typed, kind: pa.DataType, name: str) -> Typed:
-    """Towards zero; DuckDB rounds. Spark takes 2**63 for the longest number below it."""
-    sql = f"CAST(trunc({value.sql}) AS {name})"
-    if pt.is_int64(kind):
-        sql = f"(CASE WHEN {value.sql} = 9223372036854775808 THEN 9223372036854775807 ELSE {sql} END)"
-    return Typed(kind, sql, True)

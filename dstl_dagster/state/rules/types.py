@@ -155,12 +155,50 @@ def spark_name(kind: pa.DataType) -> str:
         return f"DECIMAL({kind.precision}, {kind.scale})"
     if pt.is_null(kind):
         return "VOID"
+    if pt.is_list(kind):
+        return f"ARRAY<{spark_name(kind.value_type)}>"
+    if pt.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{each.name}: {spark_name(each.type)}' for each in kind.fields)}>"
     return next((name for name, known in _NAMES.items() if known == kind), str(kind))
+
+
+def quoted(name: str) -> str:
+    """`name` as an identifier of DuckDB."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def duckdb_type(kind: pa.DataType) -> str | None:
     """DuckDB's name of the type; `None` if rules have no values of it."""
+    if pt.is_list(kind):
+        element = _inner_type(kind.value_type)
+        return None if element is None else f"{element}[]"
+    if pt.is_struct(kind):
+        inner = [_inner_type(each.type) for each in kind.fields]
+        names = [each.name.lower() for each in kind.fields]  # as DuckDB compares them
+        if not inner or None in inner or len(set(names)) < len(names):
+            return None
+        parts = zip(kind.fields, inner, strict=True)
+        return f"STRUCT({', '.join(f'{quoted(each.name)} {name}' for each, name in parts)})"
     return f"DECIMAL({kind.precision}, {kind.scale})" if is_decimal(kind) else _DUCKDB.get(kind)
+
+
+def _inner_type(kind: pa.DataType) -> str | None:
+    # From text there is a cast to every type, as is needed of values that are all null.
+    return "VARCHAR" if pt.is_null(kind) else duckdb_type(kind)
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    """Whether its values are arrays or structs."""
+    return bool(pt.is_list(kind) or pt.is_struct(kind))
+
+
+def unnamed(kind: pa.DataType) -> pa.DataType:
+    """The type without what Arrow adds to Spark's: names of elements, whether they may be null."""
+    if pt.is_list(kind):
+        return pa.list_(unnamed(kind.value_type))
+    if pt.is_struct(kind):
+        return pa.struct([(each.name, unnamed(each.type)) for each in kind.fields])
+    return kind
 
 
 def is_decimal(kind: pa.DataType) -> bool:
@@ -181,6 +219,11 @@ def _common_of_two(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         return one
     if pt.is_null(one):
         return other
+    if pt.is_list(one) and pt.is_list(other):
+        return pa.list_(_common_of_two(one.value_type, other.value_type))
+    if pt.is_struct(one) and pt.is_struct(other) and names_of(one) == names_of(other):
+        both = zip(one.fields, other.fields, strict=True)
+        return pa.struct([(mine.name, _common_of_two(mine.type, theirs.type)) for mine, theirs in both])
     if not (_is_number(one) and _is_number(other)):
         raise RefusedError(
             f"{spark_name(one)} and {spark_name(other)} meet, which DuckDB and Spark "
@@ -193,6 +236,11 @@ def _common_of_two(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         scale = max(one.scale, other.scale)
         return decimal_of(max(one.precision - one.scale, other.precision - other.scale) + scale, scale)
     return max(one, other, key=lambda kind: kind.bit_width)
+
+
+def names_of(kind: pa.DataType) -> list[str]:
+    """Of a struct's fields."""
+    return [each.name for each in kind.fields]
 
 
 def as_decimal(kind: pa.DataType) -> pa.DataType:

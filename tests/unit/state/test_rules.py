@@ -56,8 +56,48 @@ def test_a_rule_is_evaluated(text: str, expected: list[Any] | None) -> None:
 def test_a_nested_column_is_taken_over_as_it_is() -> None:
     assert value("new.tags", pa.list_(pa.string())) == [["x"], None]
     assert value("old.tags", pa.list_(pa.string())) == [None, ["y"]]
-    with pytest.raises(InvalidInputError, match="only takes it over as it is"):
-        value("coalesce(new.tags, old.tags)", pa.list_(pa.string()))
+    pairs = pa.map_(pa.string(), pa.int64())
+    rows = pa.table({"m": pa.array([[("a", 1)]], pairs)})
+    for text, whole in (("new.m", True), ("coalesce(new.m, old.m)", False)):
+        rule = Rule(text, pairs, "update of 'm'")
+        if whole:
+            (found,) = evaluated_rules([rule], rows, rows, np.array([True]), 0)
+            assert found.to_pylist() == [[("a", 1)]]
+            continue
+        with pytest.raises(InvalidInputError, match="only takes it over as it is"):
+            evaluated_rules([rule], rows, rows, np.array([True]), 0)
+
+
+TEXTS = pa.list_(pa.string())
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("concat(coalesce(old.tags, array()), new.tags)", TEXTS, [["x"], None]),
+        ("concat(coalesce(old.tags, array()), array(new.k, NULL))", TEXTS, [["a", None], ["y", "b", None]]),
+        ("size(new.tags) + size(array())", LONG, [1, None]),
+        ("new.tags[0] || element_at(new.tags, -1)", pa.string(), ["xx", None]),
+        ("new.tags[1]", pa.string(), None),
+        ("element_at(new.tags, 0)", pa.string(), None),
+        ("slice(array(1, 2, 3), -2, 5)[1]", LONG, [3, 3]),
+        ("size(slice(array(1, 2, 3), -4, 2))", LONG, [0, 0]),
+        ("slice(new.tags, 0, 1)", TEXTS, None),
+        ("array_contains(array(new.n, 4), 3L)", pa.bool_(), [True, None]),
+        ("array_contains(old.tags, 'y')", pa.bool_(), [None, True]),
+        ("named_struct('a', new.n, 'B', array(new.k)).b[0]", pa.string(), ["a", "b"]),
+        ("-array(new.n)[0]", LONG, [-3, None]),
+    ],
+)
+def test_arrays_and_structs_are_made_and_looked_into(
+    text: str, kind: pa.DataType, expected: list[Any] | None
+) -> None:
+    """`None`: it fails for a row."""
+    if expected is None:
+        with pytest.raises(InvalidInputError, match=r"^update of 'n' by '.*': .*(element|slice)"):
+            value(text, kind)
+    else:
+        assert value(text, kind) == expected
 
 
 @pytest.mark.parametrize(
@@ -75,7 +115,18 @@ def test_a_nested_column_is_taken_over_as_it_is() -> None:
         ("old.nope", "there is no column old.nope: old has k, n, tags"),
         ("n", "n is neither old.COLUMN"),
         ("new", "new is a whole row"),
-        ("new.tags.x", "is a part of a column"),
+        ("new.tags.x", "x is a field of ARRAY<STRING>, which is no STRUCT"),
+        ("named_struct('a', 1).b", "there is no field b: STRUCT<a: INT>"),
+        ("named_struct('a', 1, 'A', 2).a", "differ by more than case"),
+        ("named_struct(new.k, 1)", "a name in quotes before each value"),
+        ("new.tags = old.tags", "ARRAY<STRING> is compared"),
+        ("greatest(new.tags, old.tags)", "ARRAY<STRING> is compared"),
+        ("new.n[0]", "an index takes ARRAY, not BIGINT"),
+        ("new.tags[new.n]", "the number of an element is INT, not BIGINT"),
+        ("new.tags[0", r"expected \] at its end"),
+        ("array()[0]", "an element of an array that has none"),
+        ("concat(new.tags, 'x')", "concat takes ARRAY, not STRING"),
+        ("array_contains(new.tags, NULL)", "array_contains compares STRING"),
         ("new.k = 1", "STRING and INT meet"),
         ("new.k + 1", r"\+ takes numbers, not STRING"),
         ("1.5 / new.n", "/ of decimals"),
