@@ -148,7 +148,7 @@ class _Execution(Generic[ResultT]):
         if self._ended:
             return
         timeout_seconds = self._policy.timeout_seconds(attempt)
-        gave_up = _Once()
+        gave_up = threading.Lock()  # taken once: by the attempt's error or by its time-out
         cancel_timeout: Callable[[], None] = lambda: None  # noqa: E731 - replaced where there is a time-out
         try:
             if timeout_seconds is not None:
@@ -178,7 +178,7 @@ class _Execution(Generic[ResultT]):
         except Exception:
             _logger.exception("an upload ended, but its callback raised")
 
-    def _timed_out(self, attempt: int, gave_up: _Once) -> None:
+    def _timed_out(self, attempt: int, gave_up: threading.Lock) -> None:
         self._attempt_failed(
             attempt,
             gave_up,
@@ -187,8 +187,8 @@ class _Execution(Generic[ResultT]):
             ),
         )
 
-    def _attempt_failed(self, attempt: int, gave_up: _Once, error: BaseException) -> None:
-        if not gave_up.first():
+    def _attempt_failed(self, attempt: int, gave_up: threading.Lock, error: BaseException) -> None:
+        if not gave_up.acquire(blocking=False):
             return
         with self._lock:
             if self._ended:
@@ -236,16 +236,3 @@ class _Execution(Generic[ResultT]):
             self._action.fail(error)
         except Exception:
             _logger.exception("an upload failed, and its callback raised too")
-
-
-class _Once:
-    """True once: an attempt fails by its error or by its time-out, not by both."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._asked = False
-
-    def first(self) -> bool:
-        with self._lock:
-            first, self._asked = not self._asked, True
-        return first

@@ -31,12 +31,7 @@ from dstl_dagster.upload.racing import RetryingExecutor
 from dstl_dagster.upload.tasks import UploadTask
 from dstl_dagster.upload.throttle import ALWAYS_AVAILABLE, Availability, UploadThrottle
 from dstl_dagster.upload.timers import ThreadTimer, Timer
-from dstl_dagster.upload.uploader import (
-    DuplicatingStateChangeFsUploader,
-    StateChangeFsUploader,
-    StateChangeUploader,
-    UploaderSettings,
-)
+from dstl_dagster.upload.uploader import StateChangeFsUploader, StateChangeUploader
 
 
 class StateChangeUploadScheduler(Protocol):
@@ -427,16 +422,15 @@ def scheduler_from_config(
 ) -> UploadScheduler:
     """The scheduler that the options describe, with the uploader that local recovery calls for."""
     metrics = metrics or UploadMetrics()
-    settings: UploaderSettings = {
-        "compression": Compression[options.compression.upper()],
-        "buffer_bytes": options.upload_buffer_bytes,
-        "metrics": metrics,
-    }
-    directory = local_changelog_directory(local_recovery, job_id)
-    uploader = (
-        StateChangeFsUploader(store, base_path, job_id, registry, **settings)
-        if directory is None
-        else DuplicatingStateChangeFsUploader(store, base_path, job_id, registry, directory, **settings)
+    uploader = StateChangeFsUploader(
+        store,
+        base_path,
+        job_id,
+        registry,
+        local_directory=local_changelog_directory(local_recovery, job_id),
+        compression=Compression[options.compression.upper()],
+        buffer_bytes=options.upload_buffer_bytes,
+        metrics=metrics,
     )
     policy = UploadPolicy.from_options(options, store.capabilities)
     return UploadScheduler(policy, uploader, metrics, begin_file=uploader.begin)

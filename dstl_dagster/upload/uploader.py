@@ -62,7 +62,10 @@ class UploaderSettings(TypedDict, total=False):
 
 
 class StateChangeFsUploader(StateChangeUploader):
-    """Writes one new object for each attempt, below `<base path>/<job id>/dstl/`."""
+    """Writes one new object for each attempt, below `<base path>/<job id>/dstl/`.
+
+    With `local_directory` it also writes each file there. A copy that fails is given up and counted.
+    """
 
     def __init__(
         self,
@@ -71,13 +74,17 @@ class StateChangeFsUploader(StateChangeUploader):
         job_id: uuid.UUID | str,
         registry: FileTracker,
         *,
+        local_directory: Path | None = None,
         compression: Compression = Compression.NONE,
         buffer_bytes: int = 1 << 20,
         metrics: UploadMetrics | None = None,
         clock: Clock | None = None,
         new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
+        if local_directory is not None and not local_directory.is_absolute():
+            raise InvalidInputError(f"the directory of local copies must be absolute: {local_directory}")
         self.base_path = changelog_folder(base_path, job_id)
+        self._local_directory = local_directory
         self._store = store
         self._registry = registry
         self._compression = compression
@@ -97,7 +104,7 @@ class StateChangeFsUploader(StateChangeUploader):
         return FileUpload(
             name,
             ObjectSink(self._store, name, file_id, self._buffer_bytes),
-            self._open_local(file_id),
+            None if self._local_directory is None else LocalCopySink(self._local_directory / file_id),
             ChangelogFileEncoder(self._compression, self._buffer_bytes),
             self._registry,
             self._metrics,
@@ -111,16 +118,12 @@ class StateChangeFsUploader(StateChangeUploader):
             begun.write(task)
         return begun.finish()
 
-    def _open_local(self, file_id: str) -> LocalCopySink | None:
-        del file_id
-        return None
-
     def close(self) -> None:
         return None
 
 
 class DuplicatingStateChangeFsUploader(StateChangeFsUploader):
-    """Also writes each file to a local directory. A copy that fails is given up and counted."""
+    """The same by upstream's constructor, with a local directory."""
 
     def __init__(
         self,
@@ -131,10 +134,4 @@ class DuplicatingStateChangeFsUploader(StateChangeFsUploader):
         local_directory: Path,
         **settings: Unpack[UploaderSettings],
     ) -> None:
-        super().__init__(store, base_path, job_id, registry, **settings)
-        if not local_directory.is_absolute():
-            raise InvalidInputError(f"the directory of local copies must be absolute: {local_directory}")
-        self._local_directory = local_directory
-
-    def _open_local(self, file_id: str) -> LocalCopySink | None:
-        return LocalCopySink(self._local_directory / file_id)
+        super().__init__(store, base_path, job_id, registry, local_directory=local_directory, **settings)

@@ -388,7 +388,7 @@ class FsStateChangelogWriter:
             )
 
     def _settle(self, **positions: object) -> None:
-        """What every call for a range begins with: checks, and the results that have arrived."""
+        """The beginning of every call for a range: checks, and the results that have arrived."""
         self._check_usable()
         self._empty_inbox()
         for what, sqn in positions.items():

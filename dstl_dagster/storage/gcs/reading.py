@@ -1,22 +1,22 @@
 """Reading Google Cloud Storage: stats, bytes of one generation, and pages of names.
 
-Owns the requests that change nothing, and the repeat of a read that was damaged in transit. Does not own
-writing (`gcs`).
+Owns the requests that change nothing, the repeat of a read that was damaged in transit, and a stream's
+read-ahead. Does not own writing (`gcs.store`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from dstl_dagster.errors import FormatError, NotFoundError
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.accounting.cost import Cost, Operation
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.storage.gcs.errors import RangeNotSatisfiableError
 from dstl_dagster.storage.gcs.json_api import GCSNames, stat_of_resource
-from dstl_dagster.storage.gcs.streams import GCSReader
 from dstl_dagster.storage.gcs.transport import GCSTransport
 from dstl_dagster.storage.policy.retry import RetryAttempt
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LIST_PAGE_OBJECTS: Final = 1000
 _CORRUPT_READS: Final = 3
+_READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
 
 
 class GCSReading:
@@ -148,3 +149,50 @@ class GCSReading:
             return [self.stat_of(blob) for blob in page], walk.next_page_token
 
         return self._transport.ask(self._names.uri, Operation.LIST, fetch)
+
+
+class GCSReader:
+    """Reads ahead in ranges. A read of the whole object is verified against its checksum."""
+
+    def __init__(
+        self, uri: str, found: ObjectStat, start: int, read_range: Callable[[int, int], bytes]
+    ) -> None:
+        self._uri = uri
+        self._found = found
+        self._position = start
+        self._read_range = read_range
+        self._ahead = b""
+        self._closed = False
+        self._crc: int | None = EMPTY_CRC32C if start == 0 else None
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes. Raises: NotFoundError (the generation is gone), FormatError at the end."""
+        if self._closed:
+            raise rules.closed_writer(self._uri)
+        left = max(0, self._found.size - self._position)
+        wanted = left if size < 0 else min(size, left)
+        parts: list[bytes] = []
+        while wanted > 0:
+            if not self._ahead:
+                length = min(left, max(wanted, _READ_AHEAD_BYTES))
+                self._ahead = self._read_range(self._position, length)
+                if not self._ahead:
+                    raise rules.missing(self._uri, self._found.generation)
+            part, self._ahead = self._ahead[:wanted], self._ahead[wanted:]
+            parts.append(part)
+            self._position += len(part)
+            wanted -= len(part)
+            left -= len(part)
+            self._check(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Free what was read ahead."""
+        self._closed = True
+        self._ahead = b""
+
+    def _check(self, part: bytes) -> None:
+        if self._crc is not None:
+            self._crc = extend(self._crc, part)
+            if self._position == self._found.size:
+                rules.check_crc32c(self._uri, self._crc, self._found.crc32c)

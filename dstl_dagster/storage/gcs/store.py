@@ -2,8 +2,8 @@
 
 Owns the contract's methods, and the requests that change something. Does not own reading (`gcs.reading`), how
 a request is made and tried again (`gcs.transport`), what its errors mean (`gcs.errors`), names and resources
-(`gcs.json_api`), the protocols of an upload in chunks (`gcs.upload`) and of a batch (`gcs.batch_deletes`),
-streams (`gcs.streams`), or the client of the process (`gcs.client`).
+(`gcs.json_api`), the protocols of an upload in chunks (`gcs.upload`) and of a batch (`gcs.batch_deletes`), or
+the client of the process (`gcs.client`).
 
 Every change carries the caller's precondition, and the client's own retries are off: it repeats a request
 whose answer was lost, and then reports a failed precondition, or writes twice, as if nothing had happened.
@@ -38,9 +38,8 @@ from dstl_dagster.storage.gcs.batch_deletes import BatchesRefusedError, batch_de
 from dstl_dagster.storage.gcs.client import server_time, shared_client
 from dstl_dagster.storage.gcs.json_api import GCSNames, content_type_of, generation_match, stat_of_resource
 from dstl_dagster.storage.gcs.reading import GCSReading
-from dstl_dagster.storage.gcs.streams import GCSWriter
 from dstl_dagster.storage.gcs.transport import GCSTransport
-from dstl_dagster.storage.gcs.upload import DEFAULT_CHUNK_SIZE_BYTES, ResumableUpload
+from dstl_dagster.storage.gcs.upload import DEFAULT_CHUNK_SIZE_BYTES, GCSWriter, ResumableUpload
 from dstl_dagster.storage.policy.retry import Retries, RetryAttempt
 from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
 

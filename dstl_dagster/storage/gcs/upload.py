@@ -1,6 +1,7 @@
 """One resumable upload, request by request: bounded memory, and no doubt about its end.
 
-Owns the session's protocol. Does not own the transport, credentials or the client (`gcs.transport`).
+Owns the session's protocol, and the writer over it. Does not own the transport, credentials or the client
+(`gcs.transport`).
 
 The session is what makes this safe: it creates at most one object, and answers at any time whether it did. So
 after a lost answer it is asked. A stream that is dropped sends no end, and its session creates nothing.
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 from dstl_dagster.errors import FormatError, InternalError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend, to_base64
 from dstl_dagster.storage import rules
-from dstl_dagster.storage.base import Buffer
+from dstl_dagster.storage.base import Buffer, ObjectStat
 from dstl_dagster.storage.gcs.errors import refusal
 from dstl_dagster.storage.policy.retry import Retries, RetryAttempt
 
@@ -205,3 +206,60 @@ class ResumableUpload:
             return rules.lost_upload(self._uri)
         error = refusal(reply.status, reply.text, self._uri)
         return rules.damaged_upload(self._uri) if isinstance(error, FormatError) else error
+
+
+class GCSWriter:
+    """At most one chunk in memory. Dropped without `close`, it never ends its session: nothing is created."""
+
+    def __init__(
+        self,
+        uri: str,
+        upload: ResumableUpload,
+        *,
+        put: Callable[[bytes], ObjectStat],
+        stat_of: Callable[[Mapping[str, Any]], ObjectStat],
+    ) -> None:
+        self._uri = uri
+        self._upload = upload
+        self._put = put
+        self._stat_of = stat_of
+        self._made: ObjectStat | None = None
+        self._over = False
+
+    def write(self, payload: Buffer) -> int:
+        return self._take(payload, None)
+
+    def write_summed(self, payload: Buffer, crc32c: int) -> int:
+        return self._take(payload, crc32c)
+
+    def _take(self, payload: Buffer, crc32c: int | None) -> int:
+        self._check_open()
+        try:
+            return self._upload.write(payload, crc32c)
+        except BaseException:
+            self.abort()  # how much was buffered is unknown: the contract ends the upload here
+            raise
+
+    def flush(self) -> None:
+        """Nothing to do: a session takes whole chunks only, which are sent as they fill."""
+        self._check_open()
+
+    def close(self) -> ObjectStat:
+        if self._made is None:
+            self._check_open()
+            if self._upload.began:
+                self._made = self._stat_of(self._upload.finish())
+                rules.check_crc32c(self._uri, self._made.crc32c, self._upload.crc32c)
+            else:
+                self._made = self._put(self._upload.buffered)
+            self._over = True
+        return self._made
+
+    def abort(self) -> None:
+        if not self._over:
+            self._over = True
+            self._upload.cancel()
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise rules.closed_writer(self._uri)
