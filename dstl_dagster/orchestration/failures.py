@@ -33,7 +33,11 @@ def without_useless_retries(where: str = "", facts: Mapping[str, str] | None = N
         yield
     except DstlError as error:
         if not error.is_transient or _is_last_try():
-            raise _failure(where, facts, error) from error
+            raise dg.Failure(
+                description=f"{where}: {error.message}" if where else error.message,
+                metadata={"kind": error.kind, **(facts or {})},
+                allow_retries=False,
+            ) from error
         if not where:
             raise
         raise UnavailableError(f"{where}: {error.message}", kind=ErrorKind(error.kind)) from error
@@ -46,11 +50,3 @@ def _is_last_try() -> bool:
         policy = step.op_retry_policy
         return policy is not None and step.previous_attempt_count >= policy.max_retries
     return False
-
-
-def _failure(where: str, facts: Mapping[str, str] | None, error: DstlError) -> dg.Failure:
-    return dg.Failure(
-        description=f"{where}: {error.message}" if where else error.message,
-        metadata={"kind": error.kind, **(facts or {})},
-        allow_retries=False,
-    )

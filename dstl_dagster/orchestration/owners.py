@@ -6,6 +6,7 @@ follows from that: taking over (`resources`), aborting (`sensors`) or waiting (`
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -46,11 +47,11 @@ def step_of_owner(owner: str) -> str | None:
     return (owner.partition("/")[2] or None) if owner.startswith(_OWNER_PREFIX) else None
 
 
+@dataclass(frozen=True)
 class OwnerRuns:
     """The runs of an instance by the owner name under which they open attempts."""
 
-    def __init__(self, instance: dg.DagsterInstance) -> None:
-        self._instance = instance
+    instance: dg.DagsterInstance
 
     def have_ended(self, owner: str) -> bool:
         """The owner is a run of this instance, and it and all its re-executions have ended."""
@@ -80,13 +81,13 @@ class OwnerRuns:
         if step is None:
             return []
         alive = [run for run in self._of(owner) if not run.is_finished]
-        return [each for run in alive for each in self._instance.get_run_step_stats(run.run_id, [step])]
+        return [each for run in alive for each in self.instance.get_run_step_stats(run.run_id, [step])]
 
     def _of(self, owner: str) -> list[dg.DagsterRun]:
         root = run_of_owner(owner)
         if root is None:
             return []
-        runs = list(self._instance.get_runs(dg.RunsFilter(tags={"dagster/root_run_id": root})))
-        root_run = self._instance.get_run_by_id(root)
+        runs = list(self.instance.get_runs(dg.RunsFilter(tags={"dagster/root_run_id": root})))
+        root_run = self.instance.get_run_by_id(root)
         # Unknown here may still be alive in another instance, hence neither alive nor ended.
         return runs if root_run is None else [*runs, root_run]

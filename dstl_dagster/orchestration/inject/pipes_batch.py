@@ -11,7 +11,7 @@ of the run fences it: what the other process still writes belongs to a dead atte
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,8 +76,12 @@ def open_pipes_batch(context: dg.OpExecutionContext, request: BatchRequest) -> I
     NotFoundError (kind `not_written`) if it ended well without a hand-over. Any other error in the
     block ends the attempt, and is raised again.
     """
-    coordinator = request.coordinator
-    _require_visible(coordinator.store.uri)
+    coordinator, store_uri = request.coordinator, request.coordinator.store.uri
+    if store_uri.startswith("memory:"):
+        raise InvalidInputError(
+            f"the process that writes the batch cannot see {store_uri}: use gs://bucket, or a folder "
+            "file:///... that its machine sees too"
+        )
     cost = coordinator.running_cost()
     with refusing(context, coordinator.job):
         applied = coordinator.applied_batch(request.key, request.claim)
@@ -95,20 +99,11 @@ def open_pipes_batch(context: dg.OpExecutionContext, request: BatchRequest) -> I
         yield batch
         batch.report = _report_of(coordinator, attempt)
     except BaseException as error:
-        ended = _ending(coordinator, attempt)
-        _abort(context, coordinator, attempt, error)
+        ended = _aborted(context, coordinator, attempt, error)
         if ended is not None and isinstance(error, Exception):
             raise ended from error
         raise
     log_persisted(context, batch)
-
-
-def _require_visible(store_uri: str) -> None:
-    if store_uri.startswith("memory:"):
-        raise InvalidInputError(
-            f"the process that writes the batch cannot see {store_uri}: use gs://bucket, or a folder "
-            "file:///... that its machine sees too"
-        )
 
 
 def _report_of(coordinator: CheckpointCoordinator, attempt: Attempt) -> AttemptReport:
@@ -123,22 +118,21 @@ def _report_of(coordinator: CheckpointCoordinator, attempt: Attempt) -> AttemptR
         ) from error
 
 
-def _ending(coordinator: CheckpointCoordinator, attempt: Attempt) -> ConflictError | None:
-    """Why the attempt has ended already: the other process gave up, or another owner took over."""
-    try:
-        coordinator.require_open(attempt)
-    except ConflictError as ended:
-        return ended
-    except DstlError:
-        return None  # what failed in the block says more
-    return None
-
-
-def _abort(
+def _aborted(
     context: dg.OpExecutionContext, coordinator: CheckpointCoordinator, attempt: Attempt, error: BaseException
-) -> None:
+) -> ConflictError | None:
+    """Abort the attempt. Returns why it had ended already: the other process gave up, or another owner took
+    over.
+    """
+    why = None
+    with suppress(DstlError):  # what failed in the block says more
+        try:
+            coordinator.require_open(attempt)
+        except ConflictError as ended:
+            why = ended
     try:
         coordinator.abort(attempt, f"{type(error).__name__}: {error}")
     except DstlError as failed:
         # The run's next try fences it.
         context.log.warning(f"attempt {attempt.attempt} was not aborted: {failed}")
+    return why
