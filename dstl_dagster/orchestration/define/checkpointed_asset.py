@@ -32,8 +32,7 @@ from dstl_dagster.orchestration.define.merge_rule import MergeRule
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.opening import op_context_of
 from dstl_dagster.orchestration.inject.repeated_run import observe_if_unchanged, repeated_checks
-from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.inject.store_check import FilesInside
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, FilesInside
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partition_order import previous_partition
 from dstl_dagster.orchestration.report.events import output_of_state
@@ -170,7 +169,7 @@ class _CheckpointedAsset(dg.AssetsDefinition):
 
     def get_resource_requirements(self) -> Iterator[Any]:
         yield from super().get_resource_requirements()
-        yield FilesInside.of(self.op)
+        yield FilesInside(self.op)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(*args, **kwargs) if self._called is None else self._called(*args, **kwargs)

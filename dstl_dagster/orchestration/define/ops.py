@@ -19,8 +19,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.code_location import assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.repeated_run import observe_if_unchanged
-from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
-from dstl_dagster.orchestration.inject.store_check import FilesInside
+from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, FilesInside, with_changelog
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.report.events import output_of_state
 from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit, confirm, persist
@@ -55,7 +54,7 @@ class _BatchReference(dg.DagsterType):
     def get_resource_requirements(self, *asked: Any, **by_name: Any) -> Iterator[Any]:
         yield from super().get_resource_requirements(*asked, **by_name)
         if self._update is not None:
-            yield FilesInside.of(self._update)
+            yield FilesInside(self._update)
 
 
 Body = Callable[[Step, Attempt], object]

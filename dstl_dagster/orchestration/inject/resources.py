@@ -11,6 +11,7 @@ of a `gs://` bucket.
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -459,6 +460,36 @@ def require_files_inside(store_uri: str, resources: Mapping[str, Any]) -> None:
             raise InvalidInputError(
                 f"resource {key!r} publishes files in {files.uri}, where store {store_uri} cannot: {error}"
             ) from error
+
+
+@dataclass(frozen=True)
+class FilesInside:
+    """The same of what an op takes, as far as it is known while definitions load.
+
+    A requirement, as Dagster asks a definition for it once resources are bound: when definitions, a job or an
+    asset are loaded or validated. It raises InvalidInputError that names the op and the resource.
+    """
+
+    op: dg.OpDefinition
+    expected_type = dg.ResourceDefinition
+    is_io_manager_requirement = False
+
+    def is_satisfied(self, resource_defs: Mapping[str, dg.ResourceDefinition]) -> bool:  # noqa: ARG002 - Dagster's
+        # Where one is missing Dagster binds others. None is: what does not fit is refused below.
+        return True
+
+    def ensure_satisfied(self, resource_defs: Mapping[str, dg.ResourceDefinition]) -> None:
+        keys = [key for key in self.op.required_resource_keys if key in resource_defs]
+        # The resource behind a definition that Dagster made of it; `None` for one that is passed at launch.
+        bound = {key: getattr(resource_defs[key].resource_fn, "__self__", None) for key in keys}
+        stores = [each.uri for each in bound.values() if isinstance(each, ChangelogStorageResource)]
+        # Which of two the op means is known in its run, and so is what the environment gives.
+        if len(stores) != 1 or isinstance(stores[0], dg.EnvVar):
+            return
+        try:
+            require_files_inside(stores[0], bound)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"op {self.op.name!r}: {error}") from error
 
 
 def _require_uri(resource: Any, field: str) -> None:
