@@ -88,13 +88,7 @@ class Component:
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict for JSON."""
-        return {
-            "bucket_name": self.bucket_name,
-            "object_name": self.object_name,
-            "generation": self.generation,
-            "size": self.size,
-            "crc32c": self.crc32c,
-        }
+        return dict(vars(self))
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Component:

@@ -148,17 +148,22 @@ class _Execution(Generic[ResultT]):
         if self._ended:
             return
         timeout_seconds = self._policy.timeout_seconds(attempt)
-        gave_up = threading.Lock()  # taken once: by the attempt's error or by its time-out
+        gave_up = threading.Lock()
+
+        def fail(error: BaseException) -> None:
+            # Once: by its error or by its time-out.
+            if gave_up.acquire(blocking=False):
+                self._attempt_failed(attempt, error)
+
         cancel_timeout: Callable[[], None] = lambda: None  # noqa: E731 - replaced where there is a time-out
         try:
             if timeout_seconds is not None:
-                cancel_timeout = self._owner._timer.schedule(
-                    timeout_seconds, lambda: self._timed_out(attempt, gave_up)
-                )
+                late = UploadTimeoutError(f"attempt {attempt} timed out after {timeout_seconds} s")
+                cancel_timeout = self._owner._timer.schedule(timeout_seconds, lambda: fail(late))
             result = self._action.attempt()
         except BaseException as error:  # noqa: BLE001 - however an attempt ends, the action must hear of it
             cancel_timeout()
-            self._attempt_failed(attempt, gave_up, error)
+            fail(error)
             return
         cancel_timeout()
         self._attempt_succeeded(attempt, result)
@@ -178,18 +183,7 @@ class _Execution(Generic[ResultT]):
         except Exception:
             _logger.exception("an upload ended, but its callback raised")
 
-    def _timed_out(self, attempt: int, gave_up: threading.Lock) -> None:
-        self._attempt_failed(
-            attempt,
-            gave_up,
-            UploadTimeoutError(
-                f"attempt {attempt} timed out after {self._policy.timeout_seconds(attempt)} s"
-            ),
-        )
-
-    def _attempt_failed(self, attempt: int, gave_up: threading.Lock, error: BaseException) -> None:
-        if not gave_up.acquire(blocking=False):
-            return
+    def _attempt_failed(self, attempt: int, error: BaseException) -> None:
         with self._lock:
             if self._ended:
                 return

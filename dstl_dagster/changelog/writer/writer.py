@@ -24,8 +24,9 @@ import operator
 import threading
 import uuid
 from threading import get_ident
-from typing import Any, Final, Self
+from typing import Any, Final
 
+from dstl_dagster.changelog.contract import StateChangelogWriter
 from dstl_dagster.changelog.writer.pending import (
     SMALLEST_PIECE_BYTES,
     PendingChanges,
@@ -42,7 +43,7 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 from dstl_dagster.format.changes import MAX_CHANGE_BYTES, META_KEY_GROUP, StateChangeSet, checked_change
-from dstl_dagster.format.handles import SnapshotResult
+from dstl_dagster.format.handles import ChangelogStateHandle, SnapshotResult
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.format.sequence import MAX_SEQUENCE_NUMBER, SequenceNumber, SequenceNumberRange
 from dstl_dagster.futures import MailboxExecutor, MailboxFuture, TaskMailbox
@@ -56,8 +57,8 @@ _INITIAL = SequenceNumber(0)
 _END = SequenceNumber(MAX_SEQUENCE_NUMBER)
 
 
-class FsStateChangelogWriter:
-    """The `StateChangelogWriter` of changelog files. A context manager: leaving it closes it.
+class FsStateChangelogWriter(StateChangelogWriter[ChangelogStateHandle]):
+    """The `StateChangelogWriter` of changelog files.
 
     A call on another thread than its maker's is an InvalidInputError.
 
@@ -372,12 +373,6 @@ class FsStateChangelogWriter:
             completion.future.set_exception(
                 ClosedError(f"the writer was closed before checkpoint {completion.checkpoint_id} was durable")
             )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # -- guards ------------------------------------------------------------------------------------
 
