@@ -6,7 +6,7 @@ requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dstl_dagster.format.crc32c import combine_all, to_base64
@@ -51,11 +51,7 @@ def is_own(stat: ObjectStat | None, commit: str, node: Node | None = None) -> bo
 
     A foreign object cannot match by accident: `commit` is a hash over random component ids.
     """
-    return stat is not None and _own_pairs(stat, commit, node) == {
-        key: stat.metadata.get(key) for key in (COMMIT_KEY, _SIZE_KEY, _CRC32C_KEY, _NODE_KEY)
-    }
-
-
-def _own_pairs(stat: ObjectStat, commit: str, node: Node | None) -> Mapping[str, str | None]:
-    pairs = Fingerprint(commit, stat.size, stat.crc32c).to_metadata(node)
-    return {_NODE_KEY: None, **pairs}
+    if stat is None:
+        return False
+    wanted = {_NODE_KEY: None, **Fingerprint(commit, stat.size, stat.crc32c).to_metadata(node)}
+    return all(stat.metadata.get(key) == value for key, value in wanted.items())

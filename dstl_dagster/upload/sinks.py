@@ -138,16 +138,13 @@ class LocalCopySink:
             return None
         return LocalStateHandle(str(self._path), size, stored_bytes=stored_bytes)
 
-    def abort(self) -> None:
-        """Drop the copy; this does not count as a failure."""
-        self._drop()
-
     def _give_up(self) -> None:
         _logger.warning("local copy %s of a changelog file was given up", self._path, exc_info=True)
         self.failed = True
-        self._drop()
+        self.abort()
 
-    def _drop(self) -> None:
+    def abort(self) -> None:
+        """Drop the copy; this does not count as a failure."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()

@@ -116,7 +116,7 @@ class HiddenFolder:
         self.root = root
         self.path = root / HIDDEN_FOLDER
         self.clock = clock
-        self._durable = durable
+        self.durable = durable
         self.lock_wait_seconds = lock_wait_seconds
         self._swept = False
         # Strings, because a path object costs as much as a system call, and a write needs many.
@@ -125,14 +125,9 @@ class HiddenFolder:
 
     # -- durability
 
-    def sync_file(self, descriptor: int) -> None:
-        """Sync a file's bytes to disk."""
-        if self._durable:
-            os.fsync(descriptor)
-
     def sync_folder(self, folder: str | Path) -> None:
         """Sync a folder's entries to disk."""
-        if self._durable:
+        if self.durable:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
@@ -310,7 +305,8 @@ class TemporaryFile:
     def sync(self) -> None:
         """Make the bytes durable."""
         try:
-            self._hidden.sync_file(self._descriptor)
+            if self._hidden.durable:
+                os.fsync(self._descriptor)
         except OSError:
             # The system reports it only once: the next sync would succeed without these bytes.
             self.close()
