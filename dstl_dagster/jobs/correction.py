@@ -27,8 +27,9 @@ class Correction:
 
     Attributes:
         batch: its idempotency key, such as a partition.
-        restore_to: the newest checkpoint before it that is retained, 0 if none is: the job begins anew;
-            `None` if the job was restored to before it already, as by a correction that was interrupted.
+        restore_to: the newest checkpoint before it that is retained; 0: none is, or a swap came after it, and
+            the job begins anew; `None` if the job was restored to before it already, as by a correction that
+            was interrupted.
         batches: the names of those to be run again, in order, `batch` among them.
         keys: their identities; several sources of a job may have a batch of one name.
         not_batches: ids of checkpoints that the restore takes back and that no batch made: bases, which come
@@ -72,6 +73,9 @@ def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str |
     restore_to = None if held is None else before[-1]
     since = _abandoned_since(coordinator, view, batch) if restore_to is None else restore_to + 1
     later = list(_completed(coordinator.timeline, view, since))
+    if restore_to and any(_is_swap(each) and not view.is_abandoned(each.checkpoint_id) for each in later):
+        # The checkpoint has the state that the swap replaced, and not what was mended there.
+        restore_to, later = 0, list(_completed(coordinator.timeline, view, 1))
     # The same batch may have run several times; it belongs where it ran first.
     keys = [*dict.fromkeys(key for each in later for key in each.batches)]
     if restore_to is None:
@@ -124,6 +128,10 @@ def correct(
                 )
         if progress is not None:
             progress(done, len(plan.batches), batch)
+
+
+def _is_swap(completed: Completed) -> bool:
+    return completed.base == 0 and completed.batch is None
 
 
 def _abandoned_since(coordinator: CheckpointCoordinator, view: TimelineView, batch: str) -> int:

@@ -281,6 +281,23 @@ def test_a_swap_is_one_checkpoint(store: MemoryObjectStore, live: Days) -> None:
     assert live.rows() == {**before, "N5": 1, "all": 501}
 
 
+def test_a_correction_does_not_take_a_swap_back(store: MemoryObjectStore, live: Days) -> None:
+    """By a checkpoint of the state that it replaced: all batches run again where no later one is there."""
+    clone_job(store, "live", "fixed", at=1, owner=OWNER)
+    Days(store, "fixed").run(2, 3, 4, 5, flights=9)
+    swapped = swap_job(store, "live", "fixed", owner=OWNER).checkpoint_id
+    live.run(6, 7)
+    planned = {day: plan_correction(live.coordinator, f"day-{day}") for day in (3, 5, 6, 7)}
+    assert {day: plan.restore_to for day, plan in planned.items()} == {3: 0, 5: 0, 6: swapped, 7: swapped + 1}
+    assert planned[5].batches == tuple(f"day-{day}" for day in range(1, 8))
+    live.coordinator.savepoint(4, "before")
+    live.coordinator.clean_up(num_retained=1)
+    assert plan_correction(live.coordinator, "day-7").restore_to == 0
+    live.coordinator.restore(4)
+    live.run(5, 6)
+    assert plan_correction(live.coordinator, "day-6").restore_to == swapped + 3
+
+
 def test_a_clone_of_the_same_name_is_swapped_too(store: MemoryObjectStore, live: Days) -> None:
     """Also if it has the checkpoint id of the one that was swapped before: a second try to mend a day."""
     for flights in (7, 9):
