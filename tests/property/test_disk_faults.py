@@ -115,6 +115,7 @@ READS: dict[str, tuple[Callable[[LocalObjectStore], object], object]] = {
     "range": (lambda store: bytes(store.get_range("here/a", 4, 3)), OLD[4:7]),
     "stat": (lambda store: getattr(store.stat("here/a"), "size", None), len(OLD)),
     "list": (lambda store: [stat.name for stat in store.list()], ["here/a", "here/b"]),
+    "names taken away": (lambda store: list(store.forget_taken(dry_run=True)), []),
     "list of a folder": (lambda store: [stat.name for stat in store.list("here/")], ["here/a", "here/b"]),
 }
 

@@ -270,19 +270,20 @@ class LocalObjectStore:
         A file restored later counts as one from outside the store: another generation, no metadata. Safe
         beside writers. A damaged record stays: a read of its object reports it.
         """
-        for name in self._records.names():
-            # A record that cannot be decided, or is locked for long, waits for the next call.
-            with contextlib.suppress(DstlError, OSError):
-                path = object_path(self._root, name)
-                if status_of(path) is not None:
-                    continue
-                if not dry_run:
-                    # Under the name's lock, as a writer that records and places a file.
-                    with self._hidden.locked([name]):
-                        if status_of(path) is not None:
-                            continue
-                        self._records.remove(name)
-                yield name
+        with translate_os_errors:
+            for name in self._records.names():
+                # A record that cannot be decided, or is locked for long, waits for the next call.
+                with contextlib.suppress(DstlError, OSError):
+                    path = object_path(self._root, name)
+                    if status_of(path) is not None:
+                        continue
+                    if not dry_run:
+                        # Under the name's lock, as a writer that records and places a file.
+                        with self._hidden.locked([name]):
+                            if status_of(path) is not None:
+                                continue
+                            self._records.remove(name)
+                    yield name
 
     def close(self) -> None:
         """Nothing to free: no file stays open between calls."""
