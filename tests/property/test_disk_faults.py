@@ -80,6 +80,7 @@ def begin(root: Path) -> LocalObjectStore:
 def stream(store: LocalObjectStore) -> None:
     writer = store.open_write("new/c", precondition=ANY)
     try:
+        writer.flush()
         writer.write(NEW[:5])
         writer.write(NEW[5:])
         writer.close()

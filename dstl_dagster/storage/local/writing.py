@@ -145,6 +145,7 @@ class LocalWriter:
     def write_summed(self, payload: Buffer, crc32c: int) -> int:
         return self._open_file().write(payload, crc32c)
 
+    @translate_os_errors
     def flush(self) -> None:
         self._open_file()
 
