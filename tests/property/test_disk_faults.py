@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +111,17 @@ CHANGES: dict[str, tuple[Callable[[LocalObjectStore], object], dict[str, bytes |
     "delete": (lambda store: store.delete("here/a", precondition=ANY), {"here/a": None}),
     "copy": (lambda store: store.copy(Source("here/a"), "new/c", precondition=ANY), {"new/c": OLD}),
 }
+
+
+def opened(store: LocalObjectStore) -> tuple[int, bytes]:
+    with closing(store.open_ranges("here/a")) as ranges:
+        return ranges.size_bytes(), bytes(ranges.read_range(4, 3))
+
+
 READS: dict[str, tuple[Callable[[LocalObjectStore], object], object]] = {
     "get": (lambda store: bytes(store.get("here/a")), OLD),
     "range": (lambda store: bytes(store.get_range("here/a", 4, 3)), OLD[4:7]),
+    "opened": (opened, (len(OLD), OLD[4:7])),
     "stat": (lambda store: getattr(store.stat("here/a"), "size", None), len(OLD)),
     "list": (lambda store: [stat.name for stat in store.list()], ["here/a", "here/b"]),
     "names taken away": (lambda store: list(store.forget_taken(dry_run=True)), []),

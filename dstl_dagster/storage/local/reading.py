@@ -59,6 +59,7 @@ class LocalReader(FileRanges):
             wanted -= len(part)
         return b"".join(parts)
 
+    size_bytes = translate_os_errors(FileRanges.size_bytes)
     read_range = translate_os_errors(FileRanges.read_range)
     read_summed = translate_os_errors(FileRanges.read_summed)
 
