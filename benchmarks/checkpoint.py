@@ -72,6 +72,11 @@ def changed_keys(round_number: int) -> np.ndarray:
     return np.random.default_rng(round_number).permutation(100_000)[:CHANGES].astype(np.int64)
 
 
+def spread_keys(row_count: int, round_number: int) -> np.ndarray:
+    """Keys of a state of so many rows, each as likely as another."""
+    return np.random.default_rng(round_number).choice(row_count, CHANGES, replace=False).astype(np.int64)
+
+
 def coordinator_on(store: ObjectStore, **options: Any) -> CheckpointCoordinator:
     chosen = CheckpointOptions(num_retained=3, **options)
     return CheckpointCoordinator(JOB, store, chosen, owner="bench")

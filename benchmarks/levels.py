@@ -26,7 +26,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from checkpoint import CHANGES, OPERATOR, begin, changed_keys, checkpoint, coordinator_on, rows, whole_state
+from checkpoint import (
+    OPERATOR,
+    begin,
+    changed_keys,
+    checkpoint,
+    coordinator_on,
+    rows,
+    spread_keys,
+    whole_state,
+)
 from conditions import conditions
 from folders import fresh_folder
 
@@ -49,7 +58,7 @@ def keys_of(kind: str, row_count: int, number: int) -> np.ndarray:
     """The keys that a checkpoint changes."""
     if kind == "same":
         return changed_keys(number)
-    return np.random.default_rng(number).choice(row_count, CHANGES, replace=False).astype(np.int64)
+    return spread_keys(row_count, number)
 
 
 def opened(coordinator: CheckpointCoordinator) -> KeyedState:

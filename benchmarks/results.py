@@ -11,12 +11,14 @@ levels    bytes and CPU of a checkpoint against the size of the state, of keys t
 commit    a commit against the number of components, each answer 50 ms late; beside it, Flink's algorithm
 history   requests of a new process, and names that it lists, against the number of checkpoints before it
 spark     a micro-batch against the number of keys, beside Spark's state store; files, beside its file sink
+pace      NEXMark beside Spark's stateful operators; a small merge, the sink and a session's first runs beside
+          Parquet
 flink     a log appended, persisted and read back, beside Flink's jar
 
 Writes `benchmarks/RESULTS.md`, its plots in `docs/images/`, and the numbers that `docs/comparison.md` quotes.
 A peer that is not installed, fails or takes too long is told on the page, with the reason. What a run does
 not measure, by `--only` or because it cannot, stays as it was; each section says where it was measured. Local
-folders, not synced where it does not say so; at most ten minutes on two quiet cores. `--quick` takes small
+folders, not synced where it does not say so; at most twenty minutes on two quiet cores. `--quick` takes small
 sizes, writes nothing, and ends within five minutes, also beside other work.
 """
 
@@ -147,6 +149,12 @@ def spark(quick: bool) -> Iterator[Plot]:
     yield from in_spark(quick)
 
 
+def pace(quick: bool) -> Iterator[Plot]:
+    from results_pace import pace as in_spark
+
+    yield from in_spark(quick)
+
+
 def flink(quick: bool) -> Iterator[Plot]:
     from results_flink import log, missing_for
 
@@ -162,6 +170,7 @@ PARTS: dict[str, Callable[[bool], Iterator[Plot]]] = {
     "commit": commit,
     "history": history,
     "spark": spark,
+    "pace": pace,
     "flink": flink,
 }
 

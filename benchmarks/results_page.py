@@ -30,6 +30,10 @@ FILES: Final = (
     "results-stream-bytes",
     "results-look-up",
     "results-files",
+    "results-nexmark",
+    "results-merge",
+    "results-sink",
+    "results-first",
     "results-changelog",
 )
 """All plots there are, in the page's order."""

@@ -110,18 +110,23 @@ def main() -> None:
     compare(given.only, given.sessions)
 
 
+def runs_of(kind: str) -> list[Run]:
+    """The runs of a new session."""
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        begin(coordinator_on(LocalObjectStore(folder / "store")), ROWS)
+        for number in range(1, RUNS + 1):
+            write_events(folder, number)
+        command = [sys.executable, __file__, "--session", kind, scratch]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [Run(*each) for each in json.loads(done.stdout.splitlines()[-1])]
+
+
 def compare(kinds: Sequence[str], sessions: int) -> None:
     shares: dict[str, list[tuple[float, float]]] = {}
     for _ in range(sessions):
         for kind in kinds:
-            with TemporaryDirectory() as scratch:
-                folder = Path(scratch)
-                begin(coordinator_on(LocalObjectStore(folder / "store")), ROWS)
-                for number in range(1, RUNS + 1):
-                    write_events(folder, number)
-                command = [sys.executable, __file__, "--session", kind, scratch]
-                done = subprocess.run(command, check=True, capture_output=True, text=True)
-            runs = [Run(*each) for each in json.loads(done.stdout.splitlines()[-1])]
+            runs = runs_of(kind)
             rest = Run(median(run.seconds for run in runs[1:]), median(run.cpu for run in runs[1:]))
             shares.setdefault(kind, []).append((runs[0].seconds / rest.seconds, runs[0].cpu / rest.cpu))
             print(f"{kind:8} first {runs[0]}, then {' '.join(map(str, runs[1:]))}", flush=True)

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from checkpoint import OPERATOR, begin, changed_keys, coordinator_on
+from checkpoint import OPERATOR, begin, changed_keys, coordinator_on, spread_keys
 from conditions import conditions
 from folders import fresh_folder
 from pyspark.sql import DataFrame, SparkSession
@@ -39,9 +39,12 @@ UPDATE = {
 }
 
 
-def write_events(folder: Path, number: int) -> None:
-    """Two events for each of 10,000 keys, and beside them one row for each."""
-    keys = changed_keys(number)
+def write_events(folder: Path, number: int, row_count: int | None = None) -> None:
+    """Two events for each of 10,000 keys, and beside them one row for each.
+
+    The keys are of the same 100,000, or spread over a state of `row_count` rows.
+    """
+    keys = changed_keys(number) if row_count is None else spread_keys(row_count, number)
     twice = np.repeat(keys, 2)
     pq.write_table(pa.table({"key": twice, "value": twice % 89}), folder / f"events-{number}.parquet")
     rows = pa.table({"key": keys, "total": keys % 89, "events": np.ones_like(keys)})
