@@ -39,7 +39,7 @@ class GCSReading:
 
         def reload(attempt: RetryAttempt) -> ObjectStat:
             blob = self._names.blob(name, generation)
-            blob.reload(timeout=self._transport.timeout_seconds(attempt), retry=None)
+            blob.reload(**self._transport.once(attempt))
             if "crc32c" not in blob._properties:
                 raise FormatError(
                     f"the service returns no checksum of {self._names.uri_of(name)!r}, which is not "
@@ -94,7 +94,7 @@ class GCSReading:
     def _download(self, uri: str, name: str, generation: int | None, **span: Any) -> bytes:
         def download(attempt: RetryAttempt) -> bytes:
             payload = self._names.blob(name, generation).download_as_bytes(
-                raw_download=True, timeout=self._transport.timeout_seconds(attempt), retry=None, **span
+                raw_download=True, **self._transport.once(attempt), **span
             )
             self._transport.count(Cost(bytes_down=len(payload)))
             return bytes(payload)
@@ -142,8 +142,7 @@ class GCSReading:
                 start_offset=offset,
                 page_token=token,
                 page_size=count,
-                timeout=self._transport.timeout_seconds(attempt),
-                retry=None,
+                **self._transport.once(attempt),
             )
             page = next(walk.pages, ())
             return [self.stat_of(blob) for blob in page], walk.next_page_token

@@ -5,8 +5,7 @@ a request is made and tried again (`gcs.transport`), what its errors mean (`gcs.
 (`gcs.json_api`), the protocols of an upload in chunks (`gcs.upload`) and of a batch (`gcs.batch_deletes`), or
 the client of the process (`gcs.client`).
 
-Every change carries the caller's precondition, and the client's own retries are off: it repeats a request
-whose answer was lost, and then reports a failed precondition, or writes twice, as if nothing had happened.
+Every change carries the caller's precondition.
 """
 
 from __future__ import annotations
@@ -187,8 +186,7 @@ class GCSObjectStore:
                 content_type=content_type_of(name),
                 if_generation_match=generation_match(precondition),
                 checksum="crc32c",
-                timeout=self._transport.timeout_seconds(attempt),
-                retry=None,
+                **self._transport.once(attempt),
             )
             return self._reading.stat_of(blob)
 
@@ -216,9 +214,8 @@ class GCSObjectStore:
                     self._names.blob(name, metadata=pairs).create_resumable_upload_session(
                         content_type=content_type_of(name),
                         if_generation_match=generation_match(precondition),
-                        timeout=self._transport.timeout_seconds(attempt),
                         checksum=None,
-                        retry=None,
+                        **self._transport.once(attempt),
                     )
                 ),
             )
@@ -285,8 +282,7 @@ class GCSObjectStore:
                 f"{blob.path}/compose",
                 body,
                 query_params=blob._query_params | ({} if match is None else {"ifGenerationMatch": match}),
-                timeout=self._transport.timeout_seconds(attempt),
-                retry=None,
+                **self._transport.once(attempt),
                 _target_object=blob,
             )
             blob._set_properties(composed)
@@ -321,8 +317,7 @@ class GCSObjectStore:
                     source_blob,
                     token=token,
                     if_generation_match=generation_match(precondition),
-                    timeout=self._transport.timeout_seconds(attempt),
-                    retry=None,
+                    **self._transport.once(attempt),
                 )
                 if token is None:
                     return destination._reading.stat_of(blob)
@@ -348,8 +343,7 @@ class GCSObjectStore:
             in_doubt = attempt.in_doubt
             self._names.blob(name).delete(
                 if_generation_match=generation_match(precondition),
-                timeout=self._transport.timeout_seconds(attempt),
-                retry=None,
+                **self._transport.once(attempt),
             )
             return True
 
@@ -386,7 +380,7 @@ class GCSObjectStore:
     def bucket_resource(self) -> Mapping[str, Any]:
         def reload(attempt: RetryAttempt) -> Mapping[str, Any]:
             bucket = self._transport.client.bucket(self.bucket_name)
-            bucket.reload(timeout=self._transport.timeout_seconds(attempt), retry=None)
+            bucket.reload(**self._transport.once(attempt))
             return dict(bucket._properties)
 
         return self._transport.ask(f"gs://{self.bucket_name}", Operation.BUCKET, reload)
@@ -394,7 +388,7 @@ class GCSObjectStore:
     def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
         def test(attempt: RetryAttempt) -> Sequence[str]:
             granted = self._transport.bucket.test_iam_permissions(
-                list(wanted), timeout=self._transport.timeout_seconds(attempt), retry=None
+                list(wanted), **self._transport.once(attempt)
             )
             return [permission for permission in wanted if permission not in granted]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
@@ -72,7 +72,14 @@ class GCSTransport:
             self.client, bucket_name, self.options, self.given_retries, (*self.meters, *meters)
         )
 
-    def timeout_seconds(self, attempt: RetryAttempt) -> tuple[float | None, float | None]:
+    def once(self, attempt: RetryAttempt) -> dict[str, Any]:
+        """The arguments of a method of the client: the attempt's time-outs, and no retries of its own.
+
+        It would repeat a request whose answer was lost, then report a failed precondition, or write twice.
+        """
+        return {"timeout": self._timeout_seconds(attempt), "retry": None}
+
+    def _timeout_seconds(self, attempt: RetryAttempt) -> tuple[float | None, float | None]:
         """(connect, read); `None` is no limit."""
         connect = _seconds(self.options.http_connect_timeout)
         read = _seconds(self.options.http_read_timeout)
@@ -156,7 +163,7 @@ class GCSTransport:
         response = with_translated_errors(
             uri,
             lambda: session.request(
-                method, url, headers=dict(headers), data=body, timeout=self.timeout_seconds(attempt)
+                method, url, headers=dict(headers), data=body, timeout=self._timeout_seconds(attempt)
             ),
         )
         if may_pass(response.status_code):
@@ -197,9 +204,7 @@ class GCSTransport:
             return
 
         def list_one(attempt: RetryAttempt) -> None:
-            pages = self.client.list_blobs(
-                self.bucket, max_results=1, timeout=self.timeout_seconds(attempt), retry=None
-            ).pages
+            pages = self.client.list_blobs(self.bucket, max_results=1, **self.once(attempt)).pages
             next(pages, None)
 
         try:
