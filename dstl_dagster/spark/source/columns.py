@@ -8,8 +8,9 @@ how Spark's types are stored (`spark.types`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import types as st
@@ -18,6 +19,8 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.spark.types import arrow_schema, spark_schema
 from dstl_dagster.state import StateSchema, has_fields_of, spelled, wider_type
+
+_ANEW: Final = "start a query with a new checkpointLocation, which tells the whole state first"
 
 
 @dataclass(frozen=True)
@@ -125,25 +128,56 @@ class FollowedColumns:
         """The same state with the query's columns, by their names, so that its rows compare with others.
 
         Raises: InvalidInputError (kind `schema_change`) if a value may not fit, as after a restore to before
-        a column was widened.
+        a column was widened; as `refuse_returned`.
         """
         types = dict(zip(state.schema.ids, state.schema.columns.types, strict=True))
+        refuse_returned({each.column_id: each.name for each in self.read.columns}, state, _ANEW)
         for each in self.read.columns:
             stored = types.get(each.column_id, each.type)
             if wider_type(stored, each.type) != each.type:
                 raise _refusal(
                     f"column {each.name!r} of operator {state.operator!r} is {_sql(stored)} at checkpoint "
                     f"{state.checkpoint_id} and {_sql(each.type)} now, which does not hold each of its "
-                    "values: start a query with a new checkpointLocation, which tells the whole state first"
+                    f"values: {_ANEW}"
                 )
         try:
             return replace(state, schema=self.state.covering(state.schema))
         except InvalidInputError as error:
             raise _refusal(
                 f"checkpoints {state.checkpoint_id} and {self.checkpoint_id} of operator {state.operator!r} "
-                "have different columns of one name: start a query with a new checkpointLocation, which "
-                "tells the whole state first"
+                f"have different columns of one name: {_ANEW}"
             ) from error
+
+
+def columns_of_newest(newest: StateSchema, others: Iterable[StateSchema]) -> StateSchema:
+    """The newest columns, in types that hold the values of the others; what else those have is left out.
+
+    Raises: InvalidInputError (kind `schema_change`) for types that no type holds, and other keys.
+    """
+    ids = newest.ids
+    for each in others:
+        for name, column_id in zip(each.columns.names, each.ids, strict=True):
+            each = each if column_id in ids else each.without(name)
+        gone = {
+            column_id: name for column_id, name in each.column_ids.dropped.items() if column_id not in ids
+        }
+        newest = newest.covering(replace(each, column_ids=replace(each.column_ids, dropped=gone)))
+    return newest
+
+
+def refuse_returned(names: Mapping[str, str], older: StateAt, way_out: str) -> None:
+    """Pass unless a column was dropped in the older state that later ones have, as after a restore or a swap.
+
+    No change tells its values in rows that stay. `names`: of the later columns, by their ids.
+
+    Raises: InvalidInputError (kind `schema_change`).
+    """
+    for column_id in older.schema.column_ids.dropped:
+        if column_id in names:
+            raise _refusal(
+                f"column {names[column_id]!r} of operator {older.operator!r} was dropped at checkpoint "
+                f"{older.checkpoint_id}, and is there again, by a restore or a swap: {way_out}"
+            )
 
 
 def _sql(stored: pa.DataType) -> str:

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.jobs import clone_job, swap_job
 from dstl_dagster.keyed import write_rows
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.source.source import (
@@ -303,6 +304,57 @@ def test_a_restore_that_takes_a_wider_type_back(source):
     with pytest.raises(InvalidInputError, match=r"is BIGINT at checkpoint 2 and INT now.* new checkpointLoc"):
         narrower.follow()
     assert follower.follow() == [3]
+
+
+def taken_back(source: Followed, back: str) -> None:
+    """Checkpoint 1 again, by a restore or a swap, and a row more."""
+    if back == "restore":
+        source.coordinator.restore(1)
+    else:
+        clone_job(source.coordinator.store, "job", "clone", at=1, owner="test")
+        swap_job(source.coordinator.store, "job", "clone", owner="test")
+    source.rows = {key: dict(row) for key, row in source.rows_at[1].items()}
+    source.columns = [Column(**vars(each)) for each in source.columns_at[1]]
+    source.rows_at[3], source.columns_at[3] = source.rows_at[1], source.columns_at[1]
+    source.write({"b": {"k": "b", "v": 2, "w": 1.5}})
+
+
+@pytest.mark.parametrize("back", ["restore", "swap"])
+def test_a_column_that_was_dropped_and_is_back_is_refused(source, back):
+    """No change tells its values in rows that stay. A query that begins then has them."""
+    follower = Follower(source, {"followRestores": "true"})
+    source.columns.pop()
+    source.write({}, ("w",))
+    follower.start()
+    follower.follow()
+    taken_back(source, back)
+    follower.start()
+    with pytest.raises(InvalidInputError, match=r"'w' of .* was dropped at checkpoint 2.* new checkpointLoc"):
+        follower.follow()
+    if back == "swap":
+        with pytest.raises(InvalidInputError, match="'w' of operator 'op' was dropped at checkpoint 2"):
+            states_between(SourceOptions.of({**source.options, "from_checkpoint": "2"}))
+    begun = Follower(source)
+    begun.start()
+    begun.follow()
+    assert [each.name for each in begun.known] == ["k", "v", "w"]
+
+
+@pytest.mark.parametrize("back", ["restore", "swap"])
+def test_a_column_that_was_added_and_is_not_there_any_more(source, back):
+    """It ends the query once, which goes on without it."""
+    follower = Follower(source, {"followRestores": "true"})
+    source.add("x", "string")
+    source.write({"a": {"k": "a", "v": 1, "w": 0.5, "x": "new"}})
+    follower.start()
+    follower.follow()
+    taken_back(source, back)
+    with pytest.raises(InvalidInputError, match="'x' is gone"):
+        follower.follow()
+    follower.start()
+    follower.follow()
+    source.write({"c": {"k": "c", "v": 3, "w": 1.5}})
+    assert follower.follow() == [5 if back == "swap" else 4]
 
 
 ASKED = [
