@@ -101,14 +101,15 @@ def swap_job(
 def _taking_over(
     state: Checkpoint, job: str, store: ObjectStore, options: Options | None, owner: str
 ) -> CheckpointCoordinator:
-    """Of the job that gets this state. Ends an attempt that this owner began for another state.
+    """Of the job that gets this state. Ends what this owner began with an earlier one of the same job.
 
     By its owner a repeat knows what it has done: a job may be dropped, and another of its name get as far.
     """
-    known = f"{owner}/{state.manifest.job}@{state.checkpoint_id}/{state.attempt}"
+    of_job = f"{owner}/{state.manifest.job}@"
+    known = f"{of_job}{state.checkpoint_id}/{state.attempt}"
     found = CheckpointCoordinator(job, store, options, owner=known)
     opened = found.timeline.tail().open_attempt
-    if opened is not None and opened.owner.startswith(f"{owner}/") and opened.owner != known:
+    if opened is not None and opened.owner.startswith(of_job) and opened.owner != known:
         found.abort(Attempt(opened.checkpoint_id, opened.attempt, opened.parent, job), f"{known} begins")
     return found
 

@@ -255,8 +255,10 @@ def test_a_clone_that_is_killed_goes_on_after_the_job_did(live: Days, store: Mem
     """With the job's last checkpoint then; another owner's is left alone."""
     CheckpointCoordinator("fixed", store, owner=f"{OWNER}/live@4/0").trigger()  # and no more
     live.run(5)
-    with pytest.raises(ConflictError, match="is being made by attempt"):
-        clone_job(store, "live", "fixed", owner="dstl-jobs-clone:m")
+    CheckpointCoordinator("other", store, owner=f"{OWNER}/a step").trigger()
+    for new, owner in (("fixed", "dstl-jobs-clone:m"), ("other", OWNER)):
+        with pytest.raises(ConflictError, match="is being made by attempt"):
+            clone_job(store, "live", new, owner=owner)
     clone_job(store, "live", "fixed", owner=OWNER)
     assert Days(store, "fixed").rows() == live.rows()
 
