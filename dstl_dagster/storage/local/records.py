@@ -26,7 +26,6 @@ from typing import Any
 
 from dstl_dagster.errors import FormatError
 from dstl_dagster.storage.base import ObjectStat
-from dstl_dagster.storage.local.file_ranges import FileRanges
 from dstl_dagster.storage.local.files import FileIdentity, HiddenFolder
 
 _VERSION = 1
@@ -147,8 +146,12 @@ class Records:
 
 
 def _content(path: str) -> bytes:
-    with FileRanges(path) as file:
-        return bytes(file.read_range(0, file.size_bytes()))
+    # One read: a record is replaced by a rename, so an open one does not change.
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
 
 
 def _from_text(text: bytes, path: str, name: str) -> list[Record]:
