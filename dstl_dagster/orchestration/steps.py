@@ -270,10 +270,10 @@ def match_partitions(step: Step) -> None:
     settle_marks(step.page)
     # By what is retained, not by what this run did: an earlier try, or another run, may have died in between.
     instance, name = step.context.instance, step.assets.partitions_name
-    changes = partition_changes(step.page, step.coordinator)
-    if changes.missing:
-        instance.add_dynamic_partitions(name, changes.missing)
-    for partition in changes.stale:
+    missing, stale = partition_changes(step.page, step.coordinator)
+    if missing:
+        instance.add_dynamic_partitions(name, missing)
+    for partition in stale:
         instance.delete_dynamic_partition(name, partition)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-from dstl_dagster.orchestration.inject.batch_log import SparkLog
+from dstl_dagster.orchestration.inject.batch_log import spark_log
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Days
@@ -45,7 +45,7 @@ def test_spark_says_how_far_it_is() -> None:
     clock: Any = SimpleNamespace(monotonic_seconds=lambda: next(seconds))
     lines: list[str] = []
     context: Any = SimpleNamespace(log=SimpleNamespace(info=lines.append))
-    log = SparkLog(context, clock)
+    log = spark_log(context, clock)
     for finished in range(1, 6):
         log(finished, 5)
     assert lines == [f"step 2 append: Spark has done {number} of 5 tasks" for number in (2, 5)]

@@ -29,7 +29,6 @@ from dstl_dagster.orchestration.report.findings import (
     partitions_finding,
     unpublished_files,
 )
-from dstl_dagster.orchestration.report.reconcile import PartitionChanges
 from dstl_dagster.orchestration.report.shown import Page as AssetsPage
 from dstl_dagster.orchestration.watch.checks import CHECKS
 from dstl_dagster.storage import ABSENT
@@ -315,7 +314,7 @@ def test_only_the_latest_days_of_the_archive_are_looked_up(
     keys = {BatchKey(key): ids for key, ids in since_the_snapshot.items()}
     view = TimelineView(slot=33, snapshot_slot=32, archive=archive, keys=keys)
     page = AssetsPage(JobAssets("orders"), instance, dg.StaticPartitionsDefinition(days))
-    found = partitions_finding(page, view, PartitionChanges([], []), thorough=thorough)
+    found = partitions_finding(page, view, thorough=thorough)
     assert found.passed
     assert sorted(asked) == days[len(days) - lookups :]
 
@@ -345,6 +344,6 @@ def test_a_day_that_another_definition_had_is_no_week_that_is_held(
             instance.report_runless_asset_event(
                 dg.AssetMaterialization(assets.state_key, partition=batch.key)
             )
-        found = partitions_finding(AssetsPage(assets, instance, now), view, PartitionChanges())
+        found = partitions_finding(AssetsPage(assets, instance, now), view)
     assert [batch.key for batch in keys if batch.key in found.text] == wrong
     assert found.passed == (not wrong)

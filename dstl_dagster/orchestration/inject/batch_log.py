@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import dagster as dg
@@ -42,21 +42,19 @@ def log_application(context: dg.OpExecutionContext, application_id: str, url: st
     context.log.info(f"step 2 append: Spark application {application_id}: {url}")
 
 
-@dataclass
-class SparkLog:
+def spark_log(context: dg.OpExecutionContext, clock: Clock | None = None) -> Callable[[int, int], None]:
     """How far Spark is with a write, every ten seconds: called with (finished tasks, known tasks)."""
+    clock = clock or SystemClock()
+    last = clock.monotonic_seconds()
 
-    context: dg.OpExecutionContext
-    clock: Clock = field(default_factory=SystemClock)
+    def log(finished: int, known: int) -> None:
+        nonlocal last
+        now = clock.monotonic_seconds()
+        if now - last >= _EVERY_SECONDS:
+            last = now
+            context.log.info(f"step 2 append: Spark has done {finished} of {known} tasks")
 
-    def __post_init__(self) -> None:
-        self._last = self.clock.monotonic_seconds()
-
-    def __call__(self, finished: int, known: int) -> None:
-        now = self.clock.monotonic_seconds()
-        if now - self._last >= _EVERY_SECONDS:
-            self._last = now
-            self.context.log.info(f"step 2 append: Spark has done {finished} of {known} tasks")
+    return log
 
 
 def log_persisted(context: dg.OpExecutionContext, batch: CheckpointBatch | PipesBatch) -> None:

@@ -25,7 +25,7 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.keyed import load_report, open_attempt_changelog
 from dstl_dagster.orchestration.code_location import is_called_directly, step_of
 from dstl_dagster.orchestration.failures import without_useless_retries
-from dstl_dagster.orchestration.inject.batch_log import SparkLog, log_application, log_opened, log_persisted
+from dstl_dagster.orchestration.inject.batch_log import log_application, log_opened, log_persisted, spark_log
 from dstl_dagster.orchestration.inject.opening import (
     BatchRequest,
     Check,
@@ -223,7 +223,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         with without_useless_retries():
             with refusing(context, job), ExitStack() as entering:
                 request = self._request(context, job, options, **work)
-                progress, application = SparkLog(context), partial(log_application, context)
+                progress, application = spark_log(context), partial(log_application, context)
                 begun = partial(CheckpointBatch, progress=progress, application=application)
                 batch = request.taken(
                     lambda **asked: entering.enter_context(begun(request.coordinator, **asked))

@@ -7,7 +7,7 @@ adding and deleting the partitions of checkpoints (`reconcile`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -22,7 +22,6 @@ from dstl_dagster.format import counted, measure, readable_duration
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import has_partition, is_held
 from dstl_dagster.orchestration.report.links import first_names, how_to_resolve
-from dstl_dagster.orchestration.report.reconcile import PartitionChanges
 from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.timeline import BlockedFile, TimelineView
 
@@ -54,6 +53,7 @@ _SENTENCES = {
 }
 _NOT_SHOWN = (dg.AssetPartitionStatus.FAILED, None)
 _RUNS = 10
+_Changes = tuple[Sequence[str], Sequence[str]]
 _PARTITION_TAGS = ("dagster/partition", "dagster/asset_partition_range_start")
 """Of a run that was launched for one, and of a run of a backfill."""
 
@@ -92,7 +92,7 @@ def evaluations_beside(
     found = {PUBLISHED: unpublished_files(view, clock), BLOCKED: blocked_files(view)}
     assets = page.assets
     if page.files is not None:
-        found[PARTITIONS] = partitions_finding(page, view, PartitionChanges(), thorough=False)
+        found[PARTITIONS] = partitions_finding(page, view, thorough=False)
     allowed = _age_allowed(definitions, assets)
     if allowed is not None:  # unlike Dagster's own freshness it sees how old what is reported late is
         found[AGE] = of_age(view, clock, allowed)
@@ -185,15 +185,15 @@ def _resolve(checkpoint_id: int, file: BlockedFile) -> str:
 
 
 def partitions_finding(
-    page: Page, view: TimelineView, changes: PartitionChanges, *, thorough: bool = True
+    page: Page, view: TimelineView, changes: _Changes = ((), ()), *, thorough: bool = True
 ) -> Finding:
-    """Compare the two, but for `changes` that the caller is about to make.
+    """Compare the two. `changes`: as of `partition_changes`, unless the caller is about to make them.
 
     `thorough`: look up a hundred of the partitions that the view does not cover; otherwise the few that come
     after all that it does.
     """
     days = _days(page, view, thorough)
-    wrong = dict(zip(_SENTENCES, (*days, changes.missing, changes.stale), strict=True))
+    wrong = dict(zip(_SENTENCES, (*days, *changes), strict=True))
     text = "; ".join(
         f"{first_names(keys)} {'is' if len(keys) == 1 else 'are'} {_SENTENCES[what]}"
         for what, keys in wrong.items()
@@ -209,7 +209,7 @@ def partitions_finding(
     )
 
 
-def _table(wrong: dict[str, list[str]]) -> dict[str, dg.MetadataValue]:
+def _table(wrong: dict[str, Sequence[str]]) -> dict[str, dg.MetadataValue]:
     rows = [dg.TableRecord({"partition": key, "what": what}) for what, keys in wrong.items() for key in keys]
     return {"differences": dg.MetadataValue.table(rows)} if rows else {}
 

@@ -312,21 +312,11 @@ class Reconcile:
         )
 
 
-@dataclass(frozen=True)
-class PartitionChanges:
-    """The partitions that a job is missing for its retained checkpoints, oldest first, and all others."""
-
-    missing: list[str] = field(default_factory=list)
-    stale: list[str] = field(default_factory=list)
-
-
-def partition_changes(page: Page, coordinator: CheckpointCoordinator) -> PartitionChanges:
-    """The difference between the partitions that exist and the checkpoints that are retained."""
+def partition_changes(page: Page, coordinator: CheckpointCoordinator) -> tuple[list[str], list[str]]:
+    """The partitions that retained checkpoints are missing, oldest first, and those of others."""
     # The partitions are read first: each existing one has a checkpoint on a timeline that is read later, so
     # a checkpoint that completes in between is never taken for a stale one.
     assets, existing = page.assets, set(page.instance.get_dynamic_partitions(page.assets.partitions_name))
     retained = [assets.partition_key(entry.checkpoint_id) for entry in coordinator.timeline.tail().retained]
-    return PartitionChanges(
-        missing=[key for key in retained if key not in existing],
-        stale=sorted(existing.difference(retained), reverse=True),
-    )
+    missing = [key for key in retained if key not in existing]
+    return missing, sorted(existing.difference(retained), reverse=True)

@@ -155,8 +155,8 @@ def _partition_requests(
 ) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
     if not tick.restorable_changed:
         return []
-    changes, partitions = partition_changes(page, coordinator), page.assets.partitions
-    requests = partitions.build_add_request(changes.missing), partitions.build_delete_request(changes.stale)
+    (missing, stale), partitions = partition_changes(page, coordinator), page.assets.partitions
+    requests = partitions.build_add_request(missing), partitions.build_delete_request(stale)
     return [each for each in requests if each.partition_keys]
 
 
