@@ -77,12 +77,7 @@ def checkpoint_asset_specs(
     """
     assets = JobAssets.of(job)
     assets.require_own_names()
-    common: dict[str, Any] = {
-        "group_name": group_name or assets.group_name,
-        "owners": list(parse_names("owners", owners)),
-        "tags": {**(tags or {}), TAG_JOB: assets.job},
-    }
-    more_kinds = parse_names("kinds", kinds)
+    more_kinds, owned = parse_names("kinds", kinds), list(parse_names("owners", owners))
 
     def spec(key: dg.AssetKey, role: AssetRole, kind: str, description: str, **more: Any) -> dg.AssetSpec:
         return dg.AssetSpec(
@@ -90,7 +85,9 @@ def checkpoint_asset_specs(
             deps=more.pop("deps", [assets.state_key]),
             kinds={kind, *more_kinds},
             description=description,
-            **{**common, "tags": {**common["tags"], TAG_ASSET: role.value}},
+            group_name=group_name or assets.group_name,
+            owners=owned,
+            tags={**(tags or {}), TAG_JOB: assets.job, TAG_ASSET: role.value},
             **more,
         )
 
