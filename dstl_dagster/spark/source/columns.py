@@ -165,19 +165,21 @@ def columns_of_newest(newest: StateSchema, others: Iterable[StateSchema]) -> Sta
     return newest
 
 
-def refuse_returned(names: Mapping[str, str], older: StateAt, way_out: str) -> None:
-    """Pass unless a column was dropped in the older state that later ones have, as after a restore or a swap.
+def returned(columns: Mapping[str, str], older: StateAt) -> list[str]:
+    """Which of these were dropped in the older state: they are there again by a restore or a swap.
 
-    No change tells its values in rows that stay. `names`: of the later columns, by their ids.
-
-    Raises: InvalidInputError (kind `schema_change`).
+    No change tells their values in rows that stay. `columns`: names by their ids.
     """
-    for column_id in older.schema.column_ids.dropped:
-        if column_id in names:
-            raise _refusal(
-                f"column {names[column_id]!r} of operator {older.operator!r} was dropped at checkpoint "
-                f"{older.checkpoint_id}, and is there again, by a restore or a swap: {way_out}"
-            )
+    return [name for own, name in columns.items() if own in older.schema.column_ids.dropped]
+
+
+def refuse_returned(columns: Mapping[str, str], older: StateAt, way_out: str) -> None:
+    """Pass if there are none `returned`. Raises: InvalidInputError (kind `schema_change`)."""
+    for name in returned(columns, older):
+        raise _refusal(
+            f"column {name!r} of operator {older.operator!r} was dropped at checkpoint "
+            f"{older.checkpoint_id}, and is there again, by a restore or a swap: {way_out}"
+        )
 
 
 def _sql(stored: pa.DataType) -> str:

@@ -33,7 +33,7 @@ from dstl_dagster.keyed import (
     compared_runs,
     diff_states,
 )
-from dstl_dagster.spark.source.columns import ReadColumns, columns_of_newest, refuse_returned
+from dstl_dagster.spark.source.columns import ReadColumns, columns_of_newest, refuse_returned, returned
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.stores import open_shared_store, task_store
 from dstl_dagster.spark.types import spark_schema
@@ -120,11 +120,14 @@ def states_between(options: SourceOptions) -> list[StateAt]:
             raise InvalidInputError(f"from_checkpoint {first} is later than to_checkpoint {last}: swap them")
         newest = StateAt.existing(store, wanted[-1].manifest, options.operator, options.job_options)
         found = [StateAt.of(store, each.manifest, options.operator, options.job_options) for each in wanted]
+    names = dict(zip(newest.schema.ids, newest.schema.columns.names, strict=True))
+    if begin is None:  # with the whole state after the last one that misses values of its columns
+        misses = [place for place, each in enumerate(found) if each is not None and returned(names, each)]
+        first = max(misses, default=-1) + 1
+        wanted, found = wanted[first:], found[first:]
     earlier = [each for each in found if each is not None]
-    if begin is not None:
-        names = dict(zip(newest.schema.ids, newest.schema.columns.names, strict=True))
-        for each in earlier:
-            refuse_returned(names, each, "read the state, and changes from there on")
+    for each in earlier:
+        refuse_returned(names, each, "read the state, and changes from there on")
     schema = columns_of_newest(newest.schema, [each.schema for each in earlier])
     empty = replace(newest, schema=schema, handles=(), ttl=None)
     before = [replace(empty, checkpoint_id=0)] if begin is None else []

@@ -319,12 +319,20 @@ def taken_back(source: Followed, back: str) -> None:
     source.write({"b": {"k": "b", "v": 2, "w": 1.5}})
 
 
+def all_changes(source: Followed) -> list[dict[str, Any]]:
+    """Of a batch, since the oldest checkpoint."""
+    options = SourceOptions.of(source.options, streaming=False)
+    states = states_between(options)
+    reader = ChangesReader(options, states, changes_schema(states))
+    return [row for each in reader.partitions() for batch in reader.read(each) for row in batch.to_pylist()]
+
+
 @pytest.mark.parametrize("back", ["restore", "swap"])
 def test_a_column_that_was_dropped_and_is_back_is_refused(source, back):
     """No change tells its values in rows that stay. A query that begins then has them."""
     follower = Follower(source, {"followRestores": "true"})
     source.columns.pop()
-    source.write({}, ("w",))
+    source.write({"z": {"k": "z", "v": 1}}, ("w",))
     follower.start()
     follower.follow()
     taken_back(source, back)
@@ -334,6 +342,9 @@ def test_a_column_that_was_dropped_and_is_back_is_refused(source, back):
     if back == "swap":
         with pytest.raises(InvalidInputError, match="'w' of operator 'op' was dropped at checkpoint 2"):
             states_between(SourceOptions.of({**source.options, "from_checkpoint": "2"}))
+        rows = all_changes(source)
+        assert {row["k"]: row["w"] for row in rows} == {"a": 0.5, "b": 1.5}
+        assert {row["_change_type"] for row in rows} == {"insert"}
     begun = Follower(source)
     begun.start()
     begun.follow()
@@ -354,6 +365,7 @@ def test_a_column_that_was_added_and_is_not_there_any_more(source, back):
     follower.start()
     follower.follow()
     source.write({"c": {"k": "c", "v": 3, "w": 1.5}})
+    assert [row["k"] for row in all_changes(source)] == ["a", "b", "c"]
     assert follower.follow() == [5 if back == "swap" else 4]
 
 
