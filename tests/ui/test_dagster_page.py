@@ -27,6 +27,7 @@ MEASURES = (
     *("changes", "changelog MiB", "files", "file MiB", "state MiB", "rows at most", "batch seconds"),
     "requests",
 )
+SET_FACETS = "facets => localStorage.setItem('asset-node-facets', JSON.stringify(facets))"
 SET_THEME = "theme => localStorage.setItem('dagster-theme', JSON.stringify(theme))"
 IS_DARK = """() => {
     const background = [document.body, ...document.querySelectorAll('body *')]
@@ -62,7 +63,11 @@ def test_the_asset_graph(site: Site, browser_page: Page, picture: Any) -> None:
         browser_page.get_by_text(shown).first.wait_for()
     assert browser_page.get_by_text("Materialized").count() >= 2, "the operators' states"
     assert browser_page.locator("svg path[marker-end], svg g path").count() > 0
-    picture("asset-graph", part={"x": 314, "y": 176, "width": 1010, "height": 772})  # without the navigation
+    browser_page.evaluate(SET_FACETS, ["checks", "status", "kind-tag"])
+    browser_page.reload()
+    browser_page.get_by_text("7 / 7 Passed").wait_for()
+    picture("asset-graph", part={"x": 314, "y": 332, "width": 1010, "height": 436})  # without the navigation
+    browser_page.evaluate(SET_FACETS, None)
     browser_page.set_viewport_size(SIZE)
 
 
