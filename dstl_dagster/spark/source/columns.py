@@ -8,7 +8,7 @@ how Spark's types are stored (`spark.types`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -149,37 +149,31 @@ class FollowedColumns:
             ) from error
 
 
-def columns_of_newest(newest: StateSchema, others: Iterable[StateSchema]) -> StateSchema:
-    """The newest columns, in types that hold the values of the others; what else those have is left out.
+def newest_columns(newest: StateSchema, older: StateSchema) -> StateSchema:
+    """The newest columns, in types that hold the older values, too; what else the older has is left out.
 
     Raises: InvalidInputError (kind `schema_change`) for types that no type holds, and other keys.
     """
     ids = newest.ids
-    for each in others:
-        for name, column_id in zip(each.columns.names, each.ids, strict=True):
-            each = each if column_id in ids else each.without(name)
-        gone = {
-            column_id: name for column_id, name in each.column_ids.dropped.items() if column_id not in ids
-        }
-        newest = newest.covering(replace(each, column_ids=replace(each.column_ids, dropped=gone)))
-    return newest
-
-
-def returned(columns: Mapping[str, str], older: StateAt) -> list[str]:
-    """Which of these were dropped in the older state: they are there again by a restore or a swap.
-
-    No change tells their values in rows that stay. `columns`: names by their ids.
-    """
-    return [name for own, name in columns.items() if own in older.schema.column_ids.dropped]
+    for name in [name for name, own in zip(older.columns.names, older.ids, strict=True) if own not in ids]:
+        older = older.without(name)
+    gone = {own: name for own, name in older.column_ids.dropped.items() if own not in ids}
+    return newest.covering(replace(older, column_ids=replace(older.column_ids, dropped=gone)))
 
 
 def refuse_returned(columns: Mapping[str, str], older: StateAt, way_out: str) -> None:
-    """Pass if there are none `returned`. Raises: InvalidInputError (kind `schema_change`)."""
-    for name in returned(columns, older):
-        raise _refusal(
-            f"column {name!r} of operator {older.operator!r} was dropped at checkpoint "
-            f"{older.checkpoint_id}, and is there again, by a restore or a swap: {way_out}"
-        )
+    """Pass unless one of these was dropped in the older state, and is there again by a restore or a swap.
+
+    No change tells its values in rows that stay. `columns`: names by their ids.
+
+    Raises: InvalidInputError (kind `schema_change`).
+    """
+    for own in older.schema.column_ids.dropped:
+        if own in columns:
+            raise _refusal(
+                f"column {columns[own]!r} of operator {older.operator!r} was dropped at checkpoint "
+                f"{older.checkpoint_id}, and is there again, by a restore or a swap: {way_out}"
+            )
 
 
 def _sql(stored: pa.DataType) -> str:

@@ -33,7 +33,7 @@ from dstl_dagster.keyed import (
     compared_runs,
     diff_states,
 )
-from dstl_dagster.spark.source.columns import ReadColumns, columns_of_newest, refuse_returned, returned
+from dstl_dagster.spark.source.columns import ReadColumns, newest_columns, refuse_returned
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.stores import open_shared_store, task_store
 from dstl_dagster.spark.types import spark_schema
@@ -91,10 +91,11 @@ def newest_state(options: SourceOptions) -> StateAt | None:
 
 def states_between(options: SourceOptions) -> list[StateAt]:
     """The states whose differences are read: at every retained checkpoint of the current chain, between the
-    two options (inclusive). Without a first one they begin with an empty state.
+    two options (inclusive), in the columns of the last. Without a first one they begin with an empty state,
+    behind any whose rows have no place in these columns.
 
     Raises: NotFoundError if one of the two is not retained, or the operator has no state at the last;
-    InvalidInputError if they are in the wrong order.
+    InvalidInputError if they are in the wrong order, or one has no place there (kind `schema_change`).
     """
     with closing(open_shared_store(options.store, options.job_options)) as store:
         coordinator = CheckpointReader(options.job, store, options.job_options)
@@ -121,14 +122,18 @@ def states_between(options: SourceOptions) -> list[StateAt]:
         newest = StateAt.existing(store, wanted[-1].manifest, options.operator, options.job_options)
         found = [StateAt.of(store, each.manifest, options.operator, options.job_options) for each in wanted]
     names = dict(zip(newest.schema.ids, newest.schema.columns.names, strict=True))
-    if begin is None:  # with the whole state after the last one that misses values of its columns
-        misses = [place for place, each in enumerate(found) if each is not None and returned(names, each)]
-        first = max(misses, default=-1) + 1
-        wanted, found = wanted[first:], found[first:]
-    earlier = [each for each in found if each is not None]
-    for each in earlier:
-        refuse_returned(names, each, "read the state, and changes from there on")
-    schema = columns_of_newest(newest.schema, [each.schema for each in earlier])
+    schema, first = newest.schema, len(found)
+    for each in reversed(found):
+        try:
+            if each is not None:
+                refuse_returned(names, each, "read the state, and changes from there on")
+                schema = newest_columns(schema, each.schema)
+        except InvalidInputError:
+            if begin is not None:
+                raise
+            break  # they begin with the whole state after this one
+        first -= 1
+    wanted, found = wanted[first:], found[first:]
     empty = replace(newest, schema=schema, handles=(), ttl=None)
     before = [replace(empty, checkpoint_id=0)] if begin is None else []
     return before + [

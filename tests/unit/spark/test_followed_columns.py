@@ -369,6 +369,19 @@ def test_a_column_that_was_added_and_is_not_there_any_more(source, back):
     assert follower.follow() == [5 if back == "swap" else 4]
 
 
+def test_a_name_that_had_another_type_before_a_swap(source):
+    """A new query, and a batch of all changes, begin after it."""
+    source.add("x", "string")
+    source.write({"a": {"k": "a", "v": 1, "w": 0.5, "x": "old"}})
+    taken_back(source, "swap")
+    source.add("x", "int")
+    source.write({"c": {"k": "c", "v": 3, "w": 1.5, "x": 7}})
+    assert {row["k"]: row["x"] for row in all_changes(source)} == {"a": None, "b": None, "c": 7}
+    begun = Follower(source)
+    begun.start()
+    assert begun.follow() == [5]
+
+
 ASKED = [
     ("k STRING, v INT, w DOUBLE", {"k": "a", "v": 1, "w": 0.5}, {"v": 3}),
     ("w FLOAT, v BIGINT, k STRING", {"w": 0.5, "v": 1, "k": "a"}, {"v": 3}),
