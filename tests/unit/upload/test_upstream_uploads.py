@@ -22,6 +22,7 @@ from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore
 from dstl_dagster.testing.uploads import CallerExecutor, ManualExecutor, ManualTimer, RecordingUploader
 from dstl_dagster.upload import (
     BatchingStateChangeUploadScheduler,
+    DuplicatingStateChangeFsUploader,
     RetryingExecutor,
     RetryPolicy,
     StateChangeFsUploader,
@@ -504,6 +505,17 @@ class TestStateChangeFsUploaderTest:
         result = uploader.upload([])
         assert store.get(result.handle.name)[:1] == bytes([compression.value])
         assert result.state_size == 0
+
+    def test_a_copy_beside_each_file(self, tmp_path: Path) -> None:
+        """By the name that upstream has for it: the same bytes, under the same file name."""
+        store, folder = MemoryObjectStore(), tmp_path / "copies"
+        registry = TaskChangelogRegistry.no_op()
+        uploader = DuplicatingStateChangeFsUploader(store, "", "job", registry, folder)
+        result = uploader.upload([Outcome(_change_set()).task])
+        assert result.local_handle is not None
+        (copy,) = folder.iterdir()
+        assert copy.name == result.handle.name.rpartition("/")[2]
+        assert copy.read_bytes() == store.get(result.handle.name)
 
 
 class TestTaskChangelogRegistryImplTest:
