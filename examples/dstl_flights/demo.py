@@ -115,15 +115,25 @@ def _session() -> Iterator[SparkSession]:
 
 @contextmanager
 def _noise_to(log: Path) -> Iterator[None]:
-    """Redirect what Dagster and Spark print to stderr, in this process and its children, to a file."""
-    kept = os.dup(sys.stderr.fileno())
-    with log.open("ab") as target:
-        os.dup2(target.fileno(), sys.stderr.fileno())
-    try:
-        yield
-    finally:
-        os.dup2(kept, sys.stderr.fileno())
-        os.close(kept)
+    """Redirect what Dagster, Spark and the runs' steps print, in this process and its children, to a file.
+
+    The console goes on where it was.
+    """
+    streams = (sys.stdout, sys.stderr)
+    kept = [os.dup(stream.fileno()) for stream in streams]
+    with log.open("ab") as target, os.fdopen(os.dup(kept[0]), "w") as shown:
+        for stream in streams:
+            stream.flush()
+            os.dup2(target.fileno(), stream.fileno())
+        console.file = shown
+        try:
+            yield
+        finally:
+            console.file = sys.stdout
+            for stream, descriptor in zip(streams, kept, strict=True):
+                stream.flush()
+                os.dup2(descriptor, stream.fileno())
+                os.close(descriptor)
 
 
 def _run(instance: dg.DagsterInstance, store: ObjectStore, day: str, *, kill: bool) -> None:
