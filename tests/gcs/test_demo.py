@@ -39,6 +39,7 @@ def test_a_killed_day(tmp_path: Path, days: int, late_seconds: float) -> None:
         assert "update kill -9 while it writes" in done.stdout
         assert f"DAGSTER_HOME={tmp_path / 'd' / 'dagster'}" in done.stdout, "the page has these runs"
         assert done.stdout.count("equal") == 4
+        assert '"uri"' not in done.stdout, "its steps print what they delete, to its log"
         assert server.raw_read("flights", "demo/reports/2013-01-01/delays.jsonl")
     assert list((tmp_path / "d" / "store").iterdir()) == []
     with dg.DagsterInstance.from_config(str(tmp_path / "d" / "dagster")) as instance:
