@@ -122,7 +122,7 @@ def states_between(options: SourceOptions) -> list[StateAt]:
         newest = StateAt.existing(store, wanted[-1].manifest, options.operator, options.job_options)
         found = [StateAt.of(store, each.manifest, options.operator, options.job_options) for each in wanted]
     names = dict(zip(newest.schema.ids, newest.schema.columns.names, strict=True))
-    schema, first = newest.schema, len(found)
+    schema, start = newest.schema, len(found)
     for each in reversed(found):
         try:
             if each is not None:
@@ -132,8 +132,8 @@ def states_between(options: SourceOptions) -> list[StateAt]:
             if begin is not None:
                 raise
             break  # they begin with the whole state after this one
-        first -= 1
-    wanted, found = wanted[first:], found[first:]
+        start -= 1
+    wanted, found = wanted[start:], found[start:]
     empty = replace(newest, schema=schema, handles=(), ttl=None)
     before = [replace(empty, checkpoint_id=0)] if begin is None else []
     return before + [

@@ -5,6 +5,7 @@ Owns an expression with its type, and its casts. Does not own what functions mea
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +13,14 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from dstl_dagster.state.rules.parser import RefusedError
-from dstl_dagster.state.rules.types import duckdb_type, is_decimal, is_nested, names_of, spark_name
+from dstl_dagster.state.rules.types import (
+    common_type,
+    duckdb_type,
+    is_decimal,
+    is_nested,
+    names_of,
+    spark_name,
+)
 
 _EXACT_DIGITS: Final = 15  # of a decimal that a double has, and so has its power of ten
 _NULL: Final = "NULL"
@@ -35,6 +43,17 @@ class Typed:
     def is_null(self) -> bool:
         """Whether it is NULL for each row. What is made of it is so too, even where the rest would fail."""
         return self == Typed.null(self.kind)
+
+
+def may_fail(values: Iterable[Typed]) -> bool:
+    """Whether what is made of these may fail."""
+    return any(each.may_fail for each in values)
+
+
+def same_kind(values: Sequence[Typed]) -> list[Typed]:
+    """The values in the type in which they meet. Raises: RefusedError."""
+    kind = common_type(each.kind for each in values)
+    return [as_type(each, kind) for each in values]
 
 
 def as_type(value: Typed, kind: pa.DataType) -> Typed:

@@ -102,8 +102,8 @@ def _translated(
     for number, rule in enumerate(rules):
         try:
             tree = Parser(rule.text).whole()
-            whole = isinstance(tree, Name) and len(tree.parts) <= 2
-            if isinstance(tree, Name) and whole and (is_nested(rule.kind) or duckdb_type(rule.kind) is None):
+            as_it_is = is_nested(rule.kind) or duckdb_type(rule.kind) is None
+            if as_it_is and isinstance(tree, Name) and len(tree.parts) <= 2:
                 side, column, _ = scope.column(tree)
                 named[number] = side, column
             else:

@@ -12,9 +12,16 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as pt
 
-from dstl_dagster.state.rules.casts import Typed, as_type
+from dstl_dagster.state.rules.casts import Typed, as_type, may_fail, same_kind
 from dstl_dagster.state.rules.parser import RefusedError
-from dstl_dagster.state.rules.types import common_type, duckdb_type, is_nested, quoted, spark_name
+from dstl_dagster.state.rules.types import (
+    common_type,
+    duckdb_type,
+    is_nested,
+    quoted,
+    quoted_text,
+    spark_name,
+)
 
 _LONGEST: Final = 1 << 16
 """Of an expression: each function repeats its arguments some times."""
@@ -25,7 +32,7 @@ def array_of(values: Sequence[Typed]) -> Typed:
     kind = common_type(each.kind for each in values)
     parts = [as_type(each, kind).sql for each in values]
     array = pa.list_(kind)
-    return Typed(array, f"CAST([{', '.join(parts)}] AS {duckdb_type(array)})", _may_fail(values))
+    return Typed(array, f"CAST([{', '.join(parts)}] AS {duckdb_type(array)})", may_fail(values))
 
 
 def struct_of(names: Sequence[str], values: Sequence[Typed]) -> Typed:
@@ -36,7 +43,7 @@ def struct_of(names: Sequence[str], values: Sequence[Typed]) -> Typed:
             f"{spark_name(kind)}: a struct has fields, and their names differ by more than case"
         )
     parts = ", ".join(f"{quoted(name)} := {each.sql}" for name, each in zip(names, values, strict=True))
-    return Typed(kind, f"CAST(struct_pack({parts}) AS {duckdb_type(kind)})", _may_fail(values))
+    return Typed(kind, f"CAST(struct_pack({parts}) AS {duckdb_type(kind)})", may_fail(values))
 
 
 def field_of(value: Typed, name: str) -> Typed:
@@ -51,19 +58,19 @@ def field_of(value: Typed, name: str) -> Typed:
         raise RefusedError(f"field {name} has no type: it is null wherever the struct is made")
     if value.is_null:
         return Typed.null(field.type)
-    return Typed(field.type, f"struct_extract({value.sql}, {_text(field.name)})", value.may_fail)
+    return Typed(field.type, f"struct_extract({value.sql}, {quoted_text(field.name)})", value.may_fail)
 
 
 def joined_arrays(values: Sequence[Typed]) -> Typed:
     """`concat(…)` of arrays: null if one of them is."""
-    kind = common_type(_array("concat", each).kind for each in values)
-    same = [as_type(each, kind) for each in values]
+    same = same_kind([_array("concat", each) for each in values])
+    kind = same[0].kind
     if any(each.is_null for each in same):
         return Typed.null(kind)
     sql = same[0].sql
     for each in same[1:]:
         sql = f"list_concat({sql}, {each.sql})"
-    return _unless_null(same, Typed(kind, sql, _may_fail(same)))
+    return _unless_null(same, Typed(kind, sql, may_fail(same)))
 
 
 def size_of(values: Sequence[Typed]) -> Typed:
@@ -88,7 +95,7 @@ def contains(values: Sequence[Typed]) -> Typed:
     found = f"list_contains({array.sql}, {value.sql})"
     unknown = f"len({array.sql}) > list_count({array.sql})"
     sql = f"CASE WHEN {found} THEN true WHEN {unknown} THEN NULL ELSE false END"
-    return _unless_null([array, value], Typed(pa.bool_(), sql, _may_fail([array, value])))
+    return _unless_null([array, value], Typed(pa.bool_(), sql, may_fail([array, value])))
 
 
 def _item(array: Typed, index: Typed, *, first: int) -> Typed:
@@ -157,11 +164,3 @@ def _unless_null(values: Sequence[Typed], found: Typed) -> Typed:
     if len(sql) > _LONGEST:
         raise RefusedError("arrays of arrays of arrays: compute some of them before the merge")
     return Typed(found.kind, sql, found.may_fail)
-
-
-def _may_fail(values: Sequence[Typed]) -> bool:
-    return any(each.may_fail for each in values)
-
-
-def _text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -27,7 +27,7 @@ import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.state.rules import nested
-from dstl_dagster.state.rules.casts import Typed, as_type
+from dstl_dagster.state.rules.casts import Typed, as_type, may_fail, same_kind
 from dstl_dagster.state.rules.parser import (
     Call,
     Case,
@@ -52,6 +52,7 @@ from dstl_dagster.state.rules.types import (
     is_nested,
     named_type,
     quoted,
+    quoted_text,
     spark_name,
     unnamed,
 )
@@ -165,10 +166,6 @@ def _struct(arguments: Sequence[Node], scope: Scope) -> Typed:
     return nested.struct_of([each.text for each in names if isinstance(each, Literal)], values)
 
 
-def _text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _literal(literal: Literal) -> Typed:
     text = literal.text
     match literal.kind:
@@ -179,13 +176,13 @@ def _literal(literal: Literal) -> Typed:
         case "text":
             if "\0" in text:
                 raise RefusedError("a text with a zero byte")
-            return Typed(pa.string(), f"CAST({_text(text)} AS VARCHAR)")
+            return Typed(pa.string(), f"CAST({quoted_text(text)} AS VARCHAR)")
         case "number":
             return _number(text)
         case "date" if _DAY.fullmatch(text):
-            return Typed(pa.date32(), f"CAST({_text(text)} AS DATE)")
+            return Typed(pa.date32(), f"CAST({quoted_text(text)} AS DATE)")
         case "timestamp_ntz" if _TIME.fullmatch(text):
-            return Typed(pa.timestamp("us"), f"CAST({_text(text)} AS TIMESTAMP)")
+            return Typed(pa.timestamp("us"), f"CAST({quoted_text(text)} AS TIMESTAMP)")
     raise RefusedError(
         f"{literal.kind.upper()} {text!r}: write DATE '2001-01-31' or TIMESTAMP_NTZ "
         "'2001-01-31 12:00:00'; a time stamp with a zone depends on Spark's session"
@@ -231,12 +228,10 @@ def _case(case: Case, scope: Scope) -> Typed:
 
 def _chosen(conditions: Sequence[Typed], values: Sequence[Typed]) -> Typed:
     """CASE; one value more than conditions is what ELSE says."""
-    kind = common_type(each.kind for each in values)
-    same = [as_type(each, kind) for each in values]
+    same = same_kind(values)
     whens = " ".join(f"WHEN {c.sql} THEN {v.sql}" for c, v in zip(conditions, same, strict=False))
     otherwise = f" ELSE {same[-1].sql}" if len(same) > len(conditions) else ""
-    may_fail = any(each.may_fail for each in (*conditions, *same))
-    return Typed(kind, f"(CASE {whens}{otherwise} END)", may_fail)
+    return Typed(same[0].kind, f"(CASE {whens}{otherwise} END)", may_fail([*conditions, *same]))
 
 
 def _boolean(value: Typed, where: str) -> Typed:
@@ -301,28 +296,19 @@ def columns_of_new(text: str) -> set[str]:
     return {name.parts[1] for name in names if len(name.parts) > 1 and name.parts[0].lower() == "new"}
 
 
-def _same_kind(values: Sequence[Typed]) -> list[Typed]:
-    kind = common_type(each.kind for each in values)
-    return [as_type(each, kind) for each in values]
-
-
 def _ordered(values: Sequence[Typed]) -> list[Typed]:
-    """`_same_kind`, of values that are compared."""
-    same = _same_kind(values)
+    """`same_kind`, of values that are compared."""
+    same = same_kind(values)
     if is_nested(same[0].kind):
         raise RefusedError(f"{spark_name(same[0].kind)} is compared, which rules on rows in memory cannot")
     return same
-
-
-def _may_fail(values: Sequence[Typed]) -> bool:
-    return any(each.may_fail for each in values)
 
 
 def _compared(sign: str, left: Typed, right: Typed) -> Typed:
     left, right = _ordered([left, right])
     if sign != _COMPARISONS["<=>"] and (left.is_null or right.is_null):
         return Typed.null(pa.bool_())
-    return Typed(pa.bool_(), f"({left.sql} {sign} {right.sql})", _may_fail([left, right]))
+    return Typed(pa.bool_(), f"({left.sql} {sign} {right.sql})", may_fail([left, right]))
 
 
 def _calculated(sign: str, left: Typed, right: Typed) -> Typed:
@@ -360,8 +346,8 @@ def _of_decimals(sign: str, left: Typed, right: Typed) -> Typed:
         scale = max(one.scale, other.scale)
         kind = decimal_of(max(one.precision - one.scale, other.precision - other.scale) + scale + 1, scale)
         left, right = as_type(left, kind), as_type(right, kind)
-    may_fail = _may_fail([left, right])
-    return Typed(kind, f"CAST(({left.sql} {sign} {right.sql}) AS {duckdb_type(kind)})", may_fail)
+    sql = f"CAST(({left.sql} {sign} {right.sql}) AS {duckdb_type(kind)})"
+    return Typed(kind, sql, may_fail([left, right]))
 
 
 def _divided(values: list[Typed]) -> Typed:
@@ -402,8 +388,8 @@ def _logic(sign: str, decided: str) -> Callable[[list[Typed]], Typed]:
     def chain(values: list[Typed]) -> Typed:
         parts = [_boolean(each, sign) for each in values]
         sql = f" {sign} ".join(each.sql for each in parts)
-        if not _may_fail(parts[1:]):
-            return Typed(pa.bool_(), f"({sql})", _may_fail(parts))
+        if not may_fail(parts[1:]):
+            return Typed(pa.bool_(), f"({sql})", may_fail(parts))
         whens = " ".join(f"WHEN {each.sql} IS {decided} THEN {decided}" for each in parts[:-1])
         return Typed(pa.bool_(), f"(CASE {whens} ELSE ({sql}) END)", True)
 
@@ -415,17 +401,14 @@ def _negated(values: list[Typed]) -> Typed:
     return value if value.is_null else Typed(pa.bool_(), f"(NOT {value.sql})", value.may_fail)
 
 
-def _of_ordered(name: str) -> Callable[[list[Typed]], Typed]:
+def _of_same_kind(
+    name: str, same_kind_of: Callable[[Sequence[Typed]], list[Typed]]
+) -> Callable[[list[Typed]], Typed]:
     def call(values: list[Typed]) -> Typed:
-        same = _ordered(values)
-        return Typed(same[0].kind, f"{name}({', '.join(each.sql for each in same)})", _may_fail(same))
+        same = same_kind_of(values)
+        return Typed(same[0].kind, f"{name}({', '.join(each.sql for each in same)})", may_fail(same))
 
     return call
-
-
-def _first_known(values: list[Typed]) -> Typed:
-    same = _same_kind(values)
-    return Typed(same[0].kind, f"coalesce({', '.join(each.sql for each in same)})", _may_fail(same))
 
 
 def _among(values: list[Typed]) -> Typed:
@@ -435,7 +418,7 @@ def _among(values: list[Typed]) -> Typed:
     return Typed(
         pa.bool_(),
         f"({value.sql} IN ({', '.join(each.sql for each in others)}))",
-        _may_fail([value, *others]),
+        may_fail([value, *others]),
     )
 
 
@@ -454,7 +437,7 @@ def _joined(values: list[Typed]) -> Typed:
     texts = [as_type(each, pa.string()) for each in values]
     if any(each.is_null for each in texts):
         return Typed.null(pa.string())
-    return Typed(pa.string(), f"({' || '.join(each.sql for each in texts)})", _may_fail(texts))
+    return Typed(pa.string(), f"({' || '.join(each.sql for each in texts)})", may_fail(texts))
 
 
 def _length(values: list[Typed]) -> Typed:
@@ -497,20 +480,20 @@ _FUNCTIONS: Final[dict[str, tuple[int, int, Callable[[list[Typed]], Typed]]]] = 
     "abs": (1, 1, _absolute),
     "array": (0, _MANY, nested.array_of),
     "array_contains": (2, 2, nested.contains),
-    "coalesce": (1, _MANY, _first_known),
+    "coalesce": (1, _MANY, _of_same_kind("coalesce", same_kind)),
     "concat": (1, _MANY, _joined),
     "current_timestamp": (0, 0, _now),
     "element_at": (2, 2, nested.element_at),
-    "greatest": (2, _MANY, _of_ordered("greatest")),
+    "greatest": (2, _MANY, _of_same_kind("greatest", _ordered)),
     "if": (3, 3, _if),
-    "ifnull": (2, 2, _first_known),
+    "ifnull": (2, 2, _of_same_kind("coalesce", same_kind)),
     "isnotnull": (1, 1, _is_not_null),
     "isnull": (1, 1, _is_null),
-    "least": (2, _MANY, _of_ordered("least")),
+    "least": (2, _MANY, _of_same_kind("least", _ordered)),
     "length": (1, 1, _length),
     "now": (0, 0, _now),
     "nullif": (2, 2, _null_if),
-    "nvl": (2, 2, _first_known),
+    "nvl": (2, 2, _of_same_kind("coalesce", same_kind)),
     "nvl2": (3, 3, _if_not_null),
     "size": (1, 1, nested.size_of),
     "slice": (3, 3, nested.slice_of),

@@ -167,6 +167,11 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def quoted_text(text: str) -> str:
+    """`text` as text of DuckDB."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def duckdb_type(kind: pa.DataType) -> str | None:
     """DuckDB's name of the type; `None` if rules have no values of it."""
     if pt.is_list(kind):
