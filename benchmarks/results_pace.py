@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -78,6 +77,7 @@ def queries(batches: int, events: int, told: str) -> Plot:
 
 def merges(row_counts: Sequence[int], rounds: int, told: str) -> Plot:
     """Beside the same aggregation that is written as Parquet."""
+    names = {"merge": OURS, "parquet": "the rows alone, written as Parquet"}
     found: dict[str, list[Point]] = {}
     for row_count in row_counts:
         with TemporaryDirectory() as scratch, fresh_folder() as root:
@@ -90,15 +90,9 @@ def merges(row_counts: Sequence[int], rounds: int, told: str) -> Plot:
             spark = local_session("merge", conf={"spark.driver.memory": "2g"})
             try:
                 job = partial(spark_merge.aggregated, spark, folder)
-                mine, theirs = (map(job, count(1)) for _ in range(2))
-                contenders = {
-                    OURS: partial(spark_merge.merge_next, coordinator, mine),
-                    "the rows alone, written as Parquet": partial(
-                        spark_merge.write_next, folder / "out", theirs
-                    ),
-                }
-                for name, runs in in_turns(contenders, rounds, warm_ups=spark_merge.WARM_UPS).items():
-                    found.setdefault(name, []).append(Point(row_count, [run.seconds for run in runs]))
+                pair = spark_merge.contenders(job, 1, coordinator, folder)
+                for name, runs in in_turns(pair, rounds, warm_ups=spark_merge.WARM_UPS).items():
+                    found.setdefault(names[name], []).append(Point(row_count, [run.seconds for run in runs]))
             finally:
                 stop_session(spark)
     curves = [Curve(*each) for each in found.items()]

@@ -11,7 +11,7 @@ bytes that it read and wrote. About three minutes on a quiet machine, most of wh
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -75,6 +75,20 @@ def write_next(target: Path, jobs: Iterator[DataFrame]) -> None:
     next(jobs).write.mode("overwrite").parquet(str(target))
 
 
+def contenders(
+    job: Callable[[int], DataFrame], first: int, coordinator: CheckpointCoordinator, folder: Path
+) -> dict[str, Callable[[], None]]:
+    """A whole batch, and the rows alone. Each takes every number once: in a turn both have the same rows.
+
+    `job`: the rows of a number, from `first` on.
+    """
+    mine, theirs = (map(job, count(first)) for _ in range(2))
+    return {
+        "merge": partial(merge_next, coordinator, mine),
+        "parquet": partial(write_next, folder / "out", theirs),
+    }
+
+
 def tell_cost(coordinator: CheckpointCoordinator) -> None:
     latest = coordinator.latest()
     assert latest is not None
@@ -105,16 +119,9 @@ def main() -> None:
         spark = local_session("merge", conf={"spark.driver.memory": "2g"})
         try:
             for name, job, first in (("aggregated", aggregated, 1), ("as they are", plain, turns + 1)):
-                # Each takes every number once: in a turn both have the same rows.
-                mine, theirs = (map(partial(job, spark, folder), count(first)) for _ in range(2))
-                runs = in_turns(
-                    {
-                        f"merge, {name}": partial(merge_next, coordinator, mine),
-                        f"parquet, {name}": partial(write_next, folder / "out", theirs),
-                    },
-                    given.rounds,
-                    warm_ups=WARM_UPS,
-                )
+                pair = contenders(partial(job, spark, folder), first, coordinator, folder)
+                named = {f"{side}, {name}": act for side, act in pair.items()}
+                runs = in_turns(named, given.rounds, warm_ups=WARM_UPS)
                 told(runs)
                 ratios(runs, f"merge, {name}", f"parquet, {name}", "2")
                 tell_cost(coordinator)
