@@ -40,7 +40,7 @@ def open_in_the_planner(patch: Patch) -> None:
 
 def forget_what_was_applied(patch: Patch) -> None:
     patch.setattr(MicroBatch, "is_in", lambda *_: False)
-    patch.setattr(decisions.conditions, "refuse_applied", lambda *_: None)
+    patch.setattr(decisions, "refuse_applied", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from dstl_dagster.keyed.documents.entries import Listed
 from dstl_dagster.keyed.merge import merge
 from dstl_dagster.keyed.merge.policy import MergePolicy
 from dstl_dagster.keyed.read.lookup import KeysToFind
-from dstl_dagster.timeline.decisions import attempts
+from dstl_dagster.timeline import decisions
 from tests.property.state_world import live
 
 LIVES = 4
@@ -85,7 +85,7 @@ def clean_up_forgets_lists(broken: pytest.MonkeyPatch) -> None:
 
 
 def a_clone_begins_below_its_runs(broken: pytest.MonkeyPatch) -> None:
-    broken.setattr(attempts, "max", lambda next_id, _adopted: next_id, raising=False)
+    broken.setattr(decisions, "max", lambda next_id, _adopted: next_id, raising=False)
 
 
 def clean_up_forgets_what_is_listed(broken: pytest.MonkeyPatch) -> None:

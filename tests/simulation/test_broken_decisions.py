@@ -153,7 +153,7 @@ def batch_is_applied_again(monkeypatch):
         return original(self, take_over, **said)
 
     monkeypatch.setattr(CheckpointCoordinator, "trigger", trigger)
-    monkeypatch.setattr(decisions.conditions, "refuse_applied", lambda view, key: None)
+    monkeypatch.setattr(decisions, "refuse_applied", lambda view, key: None)
 
 
 # -- blocked
@@ -198,7 +198,7 @@ def replace_deletes_whatever_is_there(monkeypatch):
 
 @caught_by("resolve and restore:10:6:0:1", "(restored): resolutions of [1] are unfinished")
 def unfinished_resolution_stops_nothing(monkeypatch):
-    monkeypatch.setattr(decisions.conditions, "refuse_unresolved", lambda view: None)
+    monkeypatch.setattr(decisions, "refuse_unresolved", lambda view: None)
     monkeypatch.setattr(TimelineView, "unfinished_resolutions", property(lambda view: []))
 
 
@@ -248,7 +248,7 @@ def trigger_does_not_repeat_the_retraction(monkeypatch):
 
 @caught_by("restore and restore:3:9:40:1", "restores to a checkpoint that is not retained")
 def restore_goes_to_an_abandoned_branch(monkeypatch):
-    monkeypatch.setattr(decisions.conditions, "refuse_abandoned", lambda view, checkpoint_id, what: None)
+    monkeypatch.setattr(decisions, "refuse_abandoned", lambda view, checkpoint_id, what: None)
 
 
 @caught_by("restore-twice", "is not retracted yet")
