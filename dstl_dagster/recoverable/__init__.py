@@ -10,6 +10,5 @@ from __future__ import annotations
 
 from dstl_dagster._lazy import lazy_face
 from dstl_dagster.recoverable.sweep import sweep as sweep
-from dstl_dagster.recoverable.temporary_names import temporary_names as temporary_names
 
 __getattr__, __dir__, __all__ = lazy_face(__name__)

@@ -2,15 +2,19 @@ from dstl_dagster.recoverable.commit import (
     CommitOutcome as CommitOutcome,
     CommitState as CommitState,
     Copied as Copied,
+    CopiedSource as CopiedSource,
     compose_file as compose_file,
+    delete_copied as delete_copied,
     discard_file as discard_file,
     retract_file as retract_file,
 )
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter as GSRecoverableWriterCommitter
-from dstl_dagster.recoverable.compose import recoverable_hash as recoverable_hash
+from dstl_dagster.recoverable.compose import (
+    recoverable_hash as recoverable_hash,
+    temporary_names as temporary_names,
+)
 from dstl_dagster.recoverable.fingerprint import fingerprint_of as fingerprint_of, is_own as is_own
 from dstl_dagster.recoverable.blob_names import GSBlobIdentifier as GSBlobIdentifier
-from dstl_dagster.recoverable.pins import CopiedSource as CopiedSource, delete_copied as delete_copied
 from dstl_dagster.recoverable.recoverables import (
     Component as Component,
     GSCommitRecoverable as GSCommitRecoverable,
@@ -22,5 +26,4 @@ from dstl_dagster.recoverable.serializers import (
 )
 from dstl_dagster.recoverable.stream import GSRecoverableFsDataOutputStream as GSRecoverableFsDataOutputStream
 from dstl_dagster.recoverable.sweep import plan_sweep as plan_sweep, sweep as sweep
-from dstl_dagster.recoverable.temporary_names import temporary_names as temporary_names
 from dstl_dagster.recoverable.writer import GSRecoverableWriter as GSRecoverableWriter

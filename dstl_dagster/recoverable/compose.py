@@ -1,6 +1,7 @@
 """Which objects are composed into which, and under which names: the plan of a commit.
 
-Owns the shape of the tree and the names of intermediates. Pure: sends no requests (`commit` does).
+Owns the shape of the tree, and the names of all temporary objects of one file, components and intermediates.
+Does not own the pattern of a name (`blob_names`). Pure: sends no requests (`commit` does).
 
 A compose takes at most 32 sources, so n components need ceil((n-1)/31) composes. Of all trees with that
 few, this one is the flattest, ceil(log32 n) waves, and rewrites the fewest bytes: the first wave folds only
@@ -12,12 +13,20 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dstl_dagster.recoverable.blob_names import new_component_id
-from dstl_dagster.recoverable.recoverables import GSCommitRecoverable
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.recoverable.blob_names import (
+    GSBlobIdentifier,
+    new_component_id,
+    temporary_bucket_name,
+    temporary_object_name,
+    temporary_object_name_with_entropy,
+)
+from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer
+from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import MAX_COMPOSE_SOURCES
 
 
@@ -99,3 +108,68 @@ def _parent(children: Sequence[Node], digest: str) -> Node:
     # The upper half is the attempt's, as in every temporary name, so that clean-up knows the owner.
     object_id = new_component_id(children[-1].object_id, int.from_bytes(named[:8], "big"))
     return Node(object_id, first, end, tuple(children))
+
+
+@dataclass(frozen=True)
+class TemporaryNames:
+    """One bucket, the components' names in it, and how an intermediate's id becomes a name."""
+
+    bucket_name: str
+    of_components: tuple[str, ...]
+    of_id: Callable[[uuid.UUID], str]
+
+    @classmethod
+    def of(
+        cls,
+        recoverable: GSCommitRecoverable,
+        components: Sequence[Component] | None,
+        options: GSFileSystemOptions,
+    ) -> TemporaryNames:
+        """Names as the components were written, if these are known; otherwise as the options give them.
+
+        So changing the temporary bucket or the entropy option strands nothing whose components are on record.
+
+        Raises: InvalidInputError (components of another recoverable, or in several buckets).
+        """
+        final = recoverable.final_blob_identifier
+        object_ids = recoverable.component_object_ids
+        if components is None or not object_ids:
+            if components:
+                raise InvalidInputError(f"{final} has no components, but {len(components)} were given")
+            bucket_name = temporary_bucket_name(final, options)
+            name = _pattern(final, with_entropy=options.filesink_entropy_enabled)
+            return cls(bucket_name, tuple(name(object_id) for object_id in object_ids), name)
+        names = tuple(component.object_name for component in components)
+        with_entropy = names[:1] == (temporary_object_name_with_entropy(final, object_ids[0]),)
+        name = _pattern(final, with_entropy=with_entropy)
+        if names != tuple(name(object_id) for object_id in object_ids):
+            raise InvalidInputError(
+                f"the components given are not those of the recoverable of {final}, in its order"
+            )
+        buckets = {component.bucket_name for component in components}
+        if len(buckets) != 1:
+            raise InvalidInputError(f"the components of {final} are in several buckets: {sorted(buckets)}")
+        return cls(buckets.pop(), names, name)
+
+
+def temporary_names(
+    recoverable: GSCommitRecoverable,
+    components: Sequence[Component] | None = None,
+    options: GSFileSystemOptions | None = None,
+) -> list[GSBlobIdentifier]:
+    """Every temporary object that may exist for the recoverable before it is published.
+
+    Components, and the intermediates of a commit in progress: clean-up must leave all of them alone.
+    """
+    names = TemporaryNames.of(recoverable, components, options or GSFileSystemOptions())
+    all_names = list(names.of_components)
+    root = plan_compose(recoverable)
+    if root is not None:
+        inner = [node for wave in waves(root) for node in wave]
+        all_names.extend(names.of_id(node.object_id) for node in [*inner, root])
+    return [GSBlobIdentifier(names.bucket_name, name) for name in all_names]
+
+
+def _pattern(final: GSBlobIdentifier, *, with_entropy: bool) -> Callable[[uuid.UUID], str]:
+    name = temporary_object_name_with_entropy if with_entropy else temporary_object_name
+    return lambda object_id: name(final, object_id)

@@ -11,12 +11,13 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.recoverable.blob_names import TEMPORARY_OBJECT_PREFIX, GSBlobIdentifier, attempt_of
+from dstl_dagster.recoverable.commit import Pin, delete_exactly
+from dstl_dagster.recoverable.compose import temporary_names
 from dstl_dagster.recoverable.recoverables import GSCommitRecoverable
-from dstl_dagster.recoverable.temporary_names import temporary_names
 from dstl_dagster.settings.gs import GSFileSystemOptions
-from dstl_dagster.storage import Generation, ObjectStat, ObjectStore
+from dstl_dagster.storage import ObjectStat, ObjectStore
 
 _UUID_CHARS = 36
 
@@ -80,14 +81,7 @@ def plan_sweep(
 
 def sweep(store: ObjectStore, plan: Iterable[Leftover]) -> int:
     """Delete what the plan names, by generation. Returns how many this call deleted. Idempotent."""
-    deleted = 0
-    for leftover in plan:
-        bucket = store.in_bucket(leftover.bucket_name)
-        try:
-            deleted += bucket.delete(leftover.stat.name, precondition=Generation(leftover.stat.generation))
-        except ConflictError:
-            continue  # written again since the plan, which did not cover it
-    return deleted
+    return sum(delete_exactly(store.in_bucket(each.bucket_name), Pin.of(each.stat)) for each in plan)
 
 
 def _parse(name: str, folder: str) -> tuple[str, uuid.UUID] | None:

@@ -11,7 +11,7 @@ from google.cloud import storage
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import UnavailableError
-from dstl_dagster.recoverable import pins
+from dstl_dagster.recoverable import commit
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.storage import GCSObjectStore
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
@@ -94,7 +94,7 @@ def test_a_copy_that_keeps_the_metadata_of_its_source(
 
 def test_a_step_6_that_does_not_wait_is_refused(server: GCSServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: without the wait the service refuses."""
-    monkeypatch.setattr(pins, "let_settle", lambda *_: None)
+    monkeypatch.setattr(commit, "let_settle", lambda *_: None)
     monkeypatch.setattr(server._model, "_seconds", lambda: 0.0)
     with suppress(UnavailableError):
         published(server)
