@@ -4,7 +4,6 @@ Does not own the writers of the bytes (`changelog`) or the users of a file (`reg
 """
 
 from dstl_dagster.storage import RetryPolicy
-from dstl_dagster.upload.file_names import job_id_text, local_changelog_directory
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.racing import RetryingExecutor
 from dstl_dagster.upload.scheduler import (
@@ -22,6 +21,8 @@ from dstl_dagster.upload.uploader import (
     DuplicatingStateChangeFsUploader,
     StateChangeFsUploader,
     StateChangeUploader,
+    job_id_text,
+    local_changelog_directory,
 )
 
 __all__ = [

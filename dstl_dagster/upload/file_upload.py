@@ -1,23 +1,150 @@
 """The file of one attempt: begun, written task by task, then made durable or deleted.
 
-Owns the file's bytes and its end. Does not own its name, nor which tasks it holds (`uploader`).
+Owns the file's bytes and where they go: one object in the store (one put or a stream; read back after a lost
+answer), and optionally a local copy. Does not own its name, nor which tasks it holds (`uploader`).
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
 
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ClosedError, InternalError
 from dstl_dagster.format.changelog_file.encoding import ChangelogFileEncoder
 from dstl_dagster.format.changes import StateChangeSet
-from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.storage import ObjectStat
+from dstl_dagster.format.handles import LocalStateHandle, StreamStateHandle
+from dstl_dagster.storage import (
+    ABSENT,
+    WRITER_ID_KEY,
+    Expected,
+    ObjectStat,
+    ObjectStore,
+    ObjectWriter,
+    put_own,
+    summed_write,
+    write_own,
+)
 from dstl_dagster.upload.metrics import UploadMetrics
-from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink, Piece
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
+
+_logger = logging.getLogger(__name__)
+
+_CHUNK_STEP_BYTES: Final = 256 * 1024
+
+
+class ObjectSink:
+    """One new object: one put up to `buffer_bytes`, a stream above."""
+
+    def __init__(self, store: ObjectStore, name: str, writer_id: str, buffer_bytes: int) -> None:
+        self._store = store
+        self._name = name
+        self._writer_id = writer_id
+        self._buffer_bytes = buffer_bytes
+        self._pieces: list[tuple[bytes | memoryview, int]] = []
+        self._writer: ObjectWriter | None = None
+        self._write_summed: Callable[[bytes | memoryview, int], int] | None = None
+        self._size_bytes = 0
+        self.has_sent = False
+        """Whether any request was sent: before that, no object can exist."""
+
+    def write(self, octets: bytes | memoryview, crc32c: int) -> None:
+        """Append bytes, which must not change; `crc32c`: of the file up to and including them."""
+        self._size_bytes += len(octets)
+        if self._write_summed is not None:
+            self._write_summed(octets, crc32c)
+            return
+        self._pieces.append((octets, crc32c))
+        if self._size_bytes > self._buffer_bytes:
+            self._begin_stream()
+
+    def _begin_stream(self) -> None:
+        self.has_sent = True
+        chunk_size = max(1, self._buffer_bytes // _CHUNK_STEP_BYTES) * _CHUNK_STEP_BYTES
+        self._writer = self._store.open_write(
+            self._name,
+            precondition=ABSENT,
+            metadata={WRITER_ID_KEY: self._writer_id},
+            chunk_size=chunk_size,
+        )
+        self._write_summed = summed_write(self._store, self._writer)
+        for kept in self._pieces:
+            self._write_summed(*kept)
+        self._pieces.clear()
+
+    def close(self) -> ObjectStat:
+        """Make the object durable. As `ObjectWriter.close`; a lost answer has been read back."""
+        self.has_sent = True
+        if self._writer is None:
+            payload = b"".join(octets for octets, _ in self._pieces)
+            return put_own(self._store, self._name, payload, writer_id=self._writer_id)
+        expected = Expected({WRITER_ID_KEY: self._writer_id}, self._size_bytes)
+        return write_own(self._store, self._name, expected, self._writer.close)
+
+    def abort(self) -> None:
+        """Give up. Never raises."""
+        self._pieces.clear()
+        if self._writer is not None:
+            self._writer.abort()
+
+
+class LocalCopySink:
+    """The same bytes on this machine's disk. Its errors never fail the upload; there is no copy then.
+
+    A copy appears under its name only when it is whole; it is not synced: a crash may lose it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._partial = path.with_name(path.name + ".part")
+        self._file: BinaryIO | None = None
+        self.failed = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._partial.open("xb", buffering=0)
+        except OSError:
+            self._give_up()
+
+    def write(self, octets: bytes | memoryview) -> None:
+        """Append bytes."""
+        if self._file is None:
+            return
+        try:
+            view = memoryview(octets)
+            while len(view) > 0:
+                view = view[self._file.write(view) :]
+        except OSError:
+            self._give_up()
+
+    def close(self, size: int | None, stored_bytes: int) -> LocalStateHandle | None:
+        """Publish the copy under its name; None where it was given up."""
+        if self._file is None:
+            return None
+        try:
+            self._file.close()
+            os.replace(self._partial, self._path)  # noqa: PTH105 - the same as Path.replace, with the error of the OS
+        except OSError:
+            self._give_up()
+            return None
+        return LocalStateHandle(str(self._path), size, stored_bytes=stored_bytes)
+
+    def _give_up(self) -> None:
+        _logger.warning("local copy %s of a changelog file was given up", self._path, exc_info=True)
+        self.failed = True
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop the copy; this does not count as a failure."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+            with suppress(OSError):
+                self._partial.unlink(missing_ok=True)
 
 
 class FileTracker(Protocol):
@@ -66,7 +193,7 @@ class FileUpload:
         self._over = False
         self._counted = False
         with self._attempting():
-            self._write_piece(Piece(encoder.header(), encoder.crc32c))
+            self._write_octets(encoder.header())
 
     @property
     def tasks(self) -> Sequence[UploadTask]:
@@ -81,7 +208,7 @@ class FileUpload:
             for change_set in sorted(task.change_sets, key=_order_in_task):
                 offsets[change_set] = (self._encoder.body_size, self._encoder.body_size)
                 for octets in self._encoder.change_set(change_set):
-                    self._write_piece(Piece(octets, self._encoder.crc32c))
+                    self._write_octets(octets)
                     if self._is_cancelled():
                         raise ClosedError("every task of this upload has ended meanwhile: it was cancelled")
 
@@ -89,7 +216,7 @@ class FileUpload:
         """Make the file durable and track it. Raises as `write`."""
         with self._attempting():
             for octets in self._encoder.footer():
-                self._write_piece(Piece(octets, self._encoder.crc32c))
+                self._write_octets(octets)
             stat = self._sink.close()
         self._over = True
         self._count_once()
@@ -133,10 +260,10 @@ class FileUpload:
             self._counted = True
             self._measured.attempt_begins()
 
-    def _write_piece(self, piece: Piece) -> None:
-        self._sink.write(piece)
+    def _write_octets(self, octets: bytes | memoryview) -> None:
+        self._sink.write(octets, self._encoder.crc32c)
         if self._local is not None:
-            self._local.write(piece)
+            self._local.write(octets)
 
     def _registered(self, stat: ObjectStat) -> UploadTasksResult:
         body_size = self._encoder.body_size

@@ -24,14 +24,13 @@ from dstl_dagster.format.changelog_file.compression import Compression
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.storage import ObjectStore, RetryPolicy, StoreCapabilities
 from dstl_dagster.upload.batches import Batch, BatchAction, BatchQueue, BeginFile, complete_all
-from dstl_dagster.upload.file_names import local_changelog_directory
 from dstl_dagster.upload.file_upload import FileTracker
 from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.racing import RetryingExecutor
 from dstl_dagster.upload.tasks import UploadTask
 from dstl_dagster.upload.throttle import ALWAYS_AVAILABLE, Availability, UploadThrottle
 from dstl_dagster.upload.timers import ThreadTimer, Timer
-from dstl_dagster.upload.uploader import StateChangeFsUploader, StateChangeUploader
+from dstl_dagster.upload.uploader import StateChangeFsUploader, StateChangeUploader, local_changelog_directory
 
 
 class StateChangeUploadScheduler(Protocol):

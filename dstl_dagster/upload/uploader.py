@@ -1,7 +1,12 @@
 """One attempt to upload: some tasks in, one changelog file out.
 
-Owns the uploader protocol, and how ours names its files. Does not own how a file is written (`file_upload`),
-retries, batches, or the completion of tasks (`racing`, `batches`, `scheduler`).
+Owns the uploader protocol, and how ours names its files, by upstream's two patterns:
+
+    <base path>/<job id>/dstl/<random uuid>            in the store
+    <directory>/jid_<job id>/taskowned/<same uuid>     on local disk
+
+Does not own how a file is written (`file_upload`), retries, batches, or the completion of tasks (`racing`,
+`batches`, `scheduler`).
 
 Source: Flink's `StateChangeFsUploader` and `DuplicatingStateChangeFsUploader`. There an attempt that fails
 also fails its tasks, which makes retries useless, and an error on closing the file is reported as success.
@@ -9,20 +14,22 @@ also fails its tasks, which makes retries useless, and an error on closing the f
 
 from __future__ import annotations
 
+import re
 import uuid
+import zlib
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Protocol, Self, TypedDict, Unpack
+from typing import Any, Protocol, Self
 
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.changelog_file.compression import Compression
 from dstl_dagster.format.changelog_file.encoding import ChangelogFileEncoder
+from dstl_dagster.format.names import validated_job
+from dstl_dagster.settings.changelog import LocalRecoveryConfig
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.upload.file_names import changelog_folder
-from dstl_dagster.upload.file_upload import FileTracker, FileUpload
+from dstl_dagster.upload.file_upload import FileTracker, FileUpload, LocalCopySink, ObjectSink
 from dstl_dagster.upload.metrics import UploadMetrics
-from dstl_dagster.upload.sinks import LocalCopySink, ObjectSink
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 
 
@@ -49,16 +56,6 @@ class StateChangeUploader(Protocol):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class UploaderSettings(TypedDict, total=False):
-    """The keyword arguments of both uploaders."""
-
-    compression: Compression
-    buffer_bytes: int
-    metrics: UploadMetrics
-    clock: Clock
-    new_uuid: Callable[[], uuid.UUID]
 
 
 class StateChangeFsUploader(StateChangeUploader):
@@ -123,7 +120,7 @@ class StateChangeFsUploader(StateChangeUploader):
 
 
 class DuplicatingStateChangeFsUploader(StateChangeFsUploader):
-    """The same by upstream's constructor, with a local directory."""
+    """The same by upstream's constructor, with a local directory. `settings`: the other keywords."""
 
     def __init__(
         self,
@@ -132,6 +129,36 @@ class DuplicatingStateChangeFsUploader(StateChangeFsUploader):
         job_id: uuid.UUID | str,
         registry: FileTracker,
         local_directory: Path,
-        **settings: Unpack[UploaderSettings],
+        **settings: Any,
     ) -> None:
         super().__init__(store, base_path, job_id, registry, local_directory=local_directory, **settings)
+
+
+_HEX = re.compile(r"[0-9a-fA-F]{32}")
+
+
+def job_id_text(job_id: uuid.UUID | str) -> str:
+    """A job id as part of a name: a UUID as 32 hex digits, another valid job name as it is."""
+    if isinstance(job_id, uuid.UUID):
+        return job_id.hex
+    if isinstance(job_id, str) and _HEX.fullmatch(job_id):
+        return job_id.lower()
+    return validated_job(job_id)
+
+
+def changelog_folder(base_path: str, job_id: uuid.UUID | str) -> str:
+    """The folder of a job's changelog files in the store, without a slash at the end."""
+    parts = [part for part in base_path.split("/") if part]
+    if any(part in (".", "..") for part in parts):
+        raise InvalidInputError(f"base path {base_path!r} may not hold '.' or '..': name the folder itself")
+    return "/".join([*parts, job_id_text(job_id), "dstl"])
+
+
+def local_changelog_directory(config: LocalRecoveryConfig, job_id: uuid.UUID | str) -> Path | None:
+    """The directory of a job's local copies; None where local recovery is disabled. Creates nothing."""
+    if config.directories is None:
+        return None
+    job = job_id_text(job_id)
+    # No randomised hash: another process of the job must find the same directory.
+    root = config.directories[zlib.crc32(job.encode()) % len(config.directories)]
+    return root / f"jid_{job}" / "taskowned"
