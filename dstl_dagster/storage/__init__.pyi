@@ -33,7 +33,7 @@ from dstl_dagster.storage.base import (
     server_time as server_time,
     summed_write as summed_write,
 )
-from dstl_dagster.storage.capabilities import StoreCapabilities as StoreCapabilities
+from dstl_dagster.storage.base import StoreCapabilities as StoreCapabilities
 from dstl_dagster.storage.batching import (
     Check as Check,
     component_lookups as component_lookups,

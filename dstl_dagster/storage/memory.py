@@ -29,8 +29,8 @@ from dstl_dagster.storage.base import (
     ObjectWriter,
     Precondition,
     Source,
+    StoreCapabilities,
 )
-from dstl_dagster.storage.capabilities import StoreCapabilities
 
 PAGE_OBJECTS: Final = 1000
 

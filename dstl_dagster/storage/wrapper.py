@@ -31,10 +31,10 @@ from dstl_dagster.storage.base import (
     RangeReader,
     ShortListingStore,
     Source,
+    StoreCapabilities,
     SummedWriter,
     TimedStore,
 )
-from dstl_dagster.storage.capabilities import StoreCapabilities
 
 
 def unwrapped(store: ObjectStore) -> ObjectStore:

@@ -23,7 +23,7 @@ from google.cloud import storage
 
 from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.storage.gcs.redaction import cleaned
+from dstl_dagster.storage.gcs.errors import cleaned
 from dstl_dagster.storage.policy.rate import RateLimiter
 
 _POOL_CONNECTIONS = 64

@@ -2,8 +2,11 @@
 
 Owns the translation, from status codes and exception types: no exception of a library leaves it, not even as
 the cause of ours, because its text and its attributes hold URLs and headers. Does not own requests
-(`gcs.transport`, `gcs.upload`), what in a text is a secret (`gcs.redaction`), nor whether a request is tried
-again (`policy.retry`).
+(`gcs.transport`, `gcs.upload`), nor whether a request is tried again (`policy.retry`).
+
+Texts of libraries and services are cleaned of secrets, by their form and not by a list of known ones: of a
+URL all after its `?` (upload ids, signatures) and what stands before an `@` go, and so does anything that
+looks like a token or a key.
 """
 
 from __future__ import annotations
@@ -28,7 +31,6 @@ from dstl_dagster.errors import (
     NotFoundError,
     UnavailableError,
 )
-from dstl_dagster.storage.gcs.redaction import cleaned
 from dstl_dagster.storage.policy.rate import ThrottledError
 
 _T = TypeVar("_T")
@@ -181,3 +183,36 @@ def message_of(response: Any) -> str | None:
 def _headers_of(response: Any) -> Mapping[str, str]:
     headers = getattr(response, "headers", None)
     return headers if isinstance(headers, Mapping) else {}
+
+
+_MOST_CHARACTERS: Final = 300
+_READ_CHARACTERS: Final = 10_000
+"""Of a page of errors that some proxy sends, no more is looked at."""
+_HIDDEN: Final = "***"
+
+_FIELDS: Final = (
+    r"upload_?id|[a-z_-]*token|[a-z_-]*signature|[a-z_-]*credential|[a-z_-]*secret|private_key(?:_id)?|assertion"
+    r"|password|passwd|pwd|(?:api_?)?key|authorization"
+)
+_SECRETS: Final = (
+    (re.compile(r"-----BEGIN.*?(?:-----END[A-Z ]*-----|$)", re.DOTALL), _HIDDEN),
+    (re.compile(r"://[^\s'\"<>]*@"), f"://{_HIDDEN}@"),
+    (re.compile(r"\?[^\s'\"<>()?]*=[^\s'\"<>()]*"), f"?{_HIDDEN}"),
+    (re.compile(r"\b(bearer|basic)\s+[^\s'\",]+", re.IGNORECASE), rf"\1 {_HIDDEN}"),
+    # A field of a JSON document, of a form or of the representation of either; its end may have been cut off.
+    (
+        re.compile(rf"((?:{_FIELDS})\\?['\"]?\s*:\s*\\?)(?:'[^']*'?|\"[^\"]*\"?)", re.IGNORECASE),
+        rf"\1{_HIDDEN}",
+    ),
+    (re.compile(rf"((?:{_FIELDS})=)[^\s&'\"<>()]+", re.IGNORECASE), rf"\1{_HIDDEN}"),
+    (re.compile(r"\bya29\.[\w.-]+|\beyJ[\w-]+\.[\w.-]*|\bGOOG[\w-]{16,}|\bAIza[\w-]{20,}"), _HIDDEN),
+    (re.compile(r"[\w+/=-]{120,}"), _HIDDEN),
+)
+
+
+def cleaned(text: object) -> str:
+    """The text (or what `str` makes of an exception), at most 300 characters, with `***` for secrets."""
+    found = str(text)[:_READ_CHARACTERS]
+    for secret, instead in _SECRETS:
+        found = secret.sub(instead, found)
+    return found[:_MOST_CHARACTERS]

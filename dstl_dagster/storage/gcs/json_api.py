@@ -15,7 +15,7 @@ from dstl_dagster.errors import UnavailableError
 from dstl_dagster.format.crc32c import from_base64
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Absent, Generation, ObjectStat, Precondition
-from dstl_dagster.storage.gcs.redaction import cleaned
+from dstl_dagster.storage.gcs.errors import cleaned
 
 if TYPE_CHECKING:
     from google.cloud import storage

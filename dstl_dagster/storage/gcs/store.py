@@ -31,8 +31,8 @@ from dstl_dagster.storage.base import (
     ObjectWriter,
     Precondition,
     Source,
+    StoreCapabilities,
 )
-from dstl_dagster.storage.capabilities import StoreCapabilities
 from dstl_dagster.storage.gcs.batch_deletes import BatchesRefusedError, batch_delete
 from dstl_dagster.storage.gcs.client import server_time, shared_client
 from dstl_dagster.storage.gcs.json_api import GCSNames, content_type_of, generation_match, stat_of_resource

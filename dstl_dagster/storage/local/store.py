@@ -33,8 +33,8 @@ from dstl_dagster.storage.base import (
     Precondition,
     RangeReader,
     Source,
+    StoreCapabilities,
 )
-from dstl_dagster.storage.capabilities import StoreCapabilities
 from dstl_dagster.storage.local.errors import status_of, translate_os_errors
 from dstl_dagster.storage.local.files import HiddenFolder, TemporaryFile
 from dstl_dagster.storage.local.paths import (
