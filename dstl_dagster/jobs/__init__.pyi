@@ -11,5 +11,8 @@ from dstl_dagster.jobs.frames import (
     merge_frame as merge_frame,
     write_frame as write_frame,
 )
-from dstl_dagster.jobs.listing import JobSummary as JobSummary, list_jobs as list_jobs
-from dstl_dagster.jobs.reading import read_state as read_state
+from dstl_dagster.jobs.listing import (
+    JobSummary as JobSummary,
+    list_jobs as list_jobs,
+    read_state as read_state,
+)

@@ -5,16 +5,22 @@ Does not own finding them (`timeline.job_folders`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dstl_dagster.checkpoint import CheckpointReader
 from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.settings import JobOptions, Options
-from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline import job_names
+from dstl_dagster.storage import ObjectStore, open_store
+from dstl_dagster.timeline import AtLike, job_names
+
+if TYPE_CHECKING:
+    from dstl_dagster.keyed import Filters, KeyGroups, StateScan
 
 
 @dataclass(frozen=True)
@@ -74,3 +80,33 @@ def _summary(store: ObjectStore, job: str, options: JobOptions) -> JobSummary:
         open_owner=open_owner,
         state_bytes=sum(entry.state_bytes for entry in last.manifest.operators.values()),
     )
+
+
+def read_state(
+    uri: str,
+    job: str,
+    operator: str,
+    at: AtLike = None,
+    *,
+    columns: Sequence[str] | None = None,
+    key_groups: KeyGroups | None = None,
+    filters: Filters | None = None,
+    as_bytes: Sequence[str] = (),
+    options: Options | None = None,
+) -> StateScan:
+    """The rows of an operator at one checkpoint, without Spark: to Arrow, pandas, Polars or DuckDB.
+
+    Args:
+        uri: of the job's store.
+        at: an id, a partition, a savepoint or a time: see `CheckpointReader.at`. `None`: the last one.
+        columns: only these, in this order.
+        key_groups: only these, also as text such as "0-15,20"; both ends inclusive.
+        filters: only rows that pass. Those that give every key column its values read these keys' groups.
+        as_bytes: text columns to give as bytes, for text that is not UTF-8.
+        options: of the job.
+
+    Raises: NotFoundError (kind `no_checkpoint`, `checkpoint_gone`, `no_state`), InvalidInputError.
+    """
+    with closing(open_store(uri, JobOptions.of(options).files)) as store:
+        wanted = {"columns": columns, "key_groups": key_groups, "filters": filters, "as_bytes": as_bytes}
+        return replace(CheckpointReader(job, store, options).read_state(operator, at, **wanted), store=None)
