@@ -6,7 +6,7 @@ from dstl_dagster.orchestration.define.assets import (
 )
 from dstl_dagster.orchestration.define.checkpointed_asset import checkpointed_asset as checkpointed_asset
 from dstl_dagster.orchestration.define.io_manager import KeyedStateIOManager as KeyedStateIOManager
-from dstl_dagster.orchestration.define.checkpoint_job import build_checkpoint_job as build_checkpoint_job
+from dstl_dagster.orchestration.define.ops import build_checkpoint_job as build_checkpoint_job
 from dstl_dagster.orchestration.define.ops import (
     cleanup_op as cleanup_op,
     compose_commit_op as compose_commit_op,
@@ -21,7 +21,7 @@ from dstl_dagster.orchestration.inject.resources import (
     SparkSessionResource as SparkSessionResource,
 )
 from dstl_dagster.orchestration.keys import JobAssets as JobAssets
-from dstl_dagster.orchestration.operate.commit import commit_run_config as commit_run_config
+from dstl_dagster.orchestration.operate.maintenance import commit_run_config as commit_run_config
 from dstl_dagster.orchestration.operate.maintenance import (
     build_cleanup_job as build_cleanup_job,
     build_cleanup_schedule as build_cleanup_schedule,

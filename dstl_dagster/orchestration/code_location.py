@@ -11,8 +11,7 @@ from dagster._core.execution.context.invocation import BaseDirectExecutionContex
 from dagster_shared.check import CheckError
 
 from dstl_dagster.checkpoint import Checkpoint
-from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.tags import TAG_JOB, TAG_STEP
+from dstl_dagster.orchestration.keys import TAG_JOB, TAG_STEP, JobAssets
 
 
 def code_location(context: Any) -> dg.RepositoryDefinition | None:

@@ -1,7 +1,7 @@
 """How Dagster starts the processes of steps: forked from one that has their imports.
 
 Owns the list of what is imported beforehand. Does not own what a step does (`ops`), or how many steps there
-are (`assets`, `checkpoint_job`).
+are (`assets`, `ops`).
 
 A step in a process of its own imports Dagster, its storage, this package and the user's code: seconds of
 processor time for a step whose own work is a few requests. Forked from a process with these imports it starts

@@ -15,8 +15,8 @@ from dstl_dagster.checkpoint import Claim
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import Measure
 from dstl_dagster.orchestration.code_location import asset_source, code_location, step_of
+from dstl_dagster.orchestration.keys import TAG_IGNORE_UNCLAIMED
 from dstl_dagster.orchestration.partitions import window_key
-from dstl_dagster.orchestration.tags import TAG_IGNORE_UNCLAIMED
 
 _KINDS = (
     (dg.StaticPartitionsDefinition, "static partitions"),

@@ -1,6 +1,6 @@
 """The steps of a checkpoint and the work between batches, as Dagster runs them: act, report, log.
 
-Owns what each step logs and which events it writes. Does not own which op runs it (`ops`, `commit`,
+Owns what each step logs and which events it writes. Does not own which op runs it (`ops`,
 `maintenance`), restoring (`restoring`), which events are written (`reconcile`), or any rule of the protocol
 (`checkpoint`). Every step reads the truth from the store and may run any number of times. The docstring of a
 step is what Dagster shows as the description of its op.

@@ -18,9 +18,7 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind
-from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.owners import OwnerRuns
-from dstl_dagster.orchestration.tags import (
+from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
     TAG_JOB,
     TAG_RESTORED,
@@ -28,7 +26,9 @@ from dstl_dagster.orchestration.tags import (
     TAG_START_OVER,
     TAG_TIMELINE,
     TAG_VERSION,
+    JobAssets,
 )
+from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.timeline import Completed, Restored, TimelineRecord
 
 _NEWEST_EVENTS = 25

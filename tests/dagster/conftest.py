@@ -211,7 +211,7 @@ def _last(step_key: str) -> str:
 @pytest.fixture(autouse=True)
 def no_bucket_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process checks a bucket once; here each test is a process that has checked none."""
-    monkeypatch.setattr("dstl_dagster.orchestration.inject.preflight._checked", set())
+    monkeypatch.setattr("dstl_dagster.orchestration.inject.resources._checked", set())
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from dstl_dagster import build_maintenance
-from dstl_dagster.orchestration.tags import TAG_CORRECTION
+from dstl_dagster.orchestration.keys import TAG_CORRECTION
 from tests.dagster.days import end_of
 from tests.dagster.shown import failed_partitions
 

@@ -136,7 +136,7 @@ def test_no_server_stops_nothing(monkeypatch: pytest.MonkeyPatch, bucket: str, r
 
 def test_other_stores_are_not_looked_at(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     """Local and memory stores have no bucket to check."""
-    monkeypatch.setattr("dstl_dagster.orchestration.inject.preflight.open_store", pytest.fail)
+    monkeypatch.setattr("dstl_dagster.orchestration.inject.resources.open_store", pytest.fail)
     for uri in ("memory://preflight/x", "file:///preflight"):
         run(changelog=ChangelogStorageResource(uri=uri), files=RecoverableWriterResource(uri=uri))
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli import main
-from dstl_dagster.orchestration.tags import TAG_ALREADY_IN, TAG_CORRECTION, TAG_FAIL_IF_APPLIED
+from dstl_dagster.orchestration.keys import TAG_ALREADY_IN, TAG_CORRECTION, TAG_FAIL_IF_APPLIED
 from dstl_dagster.storage import open_store
 
 pytestmark = pytest.mark.dagster

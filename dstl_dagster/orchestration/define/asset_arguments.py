@@ -14,8 +14,7 @@ import dagster as dg
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.keys import AssetRole, JobAssets
-from dstl_dagster.orchestration.tags import TAG_ASSET, TAG_JOB
+from dstl_dagster.orchestration.keys import TAG_ASSET, TAG_JOB, AssetRole, JobAssets
 
 
 @contextmanager

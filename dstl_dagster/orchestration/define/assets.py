@@ -24,9 +24,8 @@ from dstl_dagster.orchestration.define.asset_arguments import (
 from dstl_dagster.orchestration.define.ops import build_steps
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.keys import AssetRole, JobAssets
+from dstl_dagster.orchestration.keys import OPERATOR, SAMPLE, TAG_ASSET, TAG_JOB, AssetRole, JobAssets
 from dstl_dagster.orchestration.partition_order import previous_partition
-from dstl_dagster.orchestration.tags import OPERATOR, SAMPLE, TAG_ASSET, TAG_JOB
 from dstl_dagster.settings import parse_names
 
 _AFTER = "after"

@@ -33,10 +33,9 @@ from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.opening import op_context_of
 from dstl_dagster.orchestration.inject.repeated_run import observe_if_unchanged, repeated_checks
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, FilesInside
-from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.keys import OPERATOR, TAG_JOB, TAG_STEP, JobAssets
 from dstl_dagster.orchestration.partition_order import previous_partition
 from dstl_dagster.orchestration.report.events import output_of_state
-from dstl_dagster.orchestration.tags import OPERATOR, TAG_JOB, TAG_STEP
 from dstl_dagster.settings import parse_names
 from dstl_dagster.state import columns_of_new
 

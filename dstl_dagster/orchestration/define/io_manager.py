@@ -1,6 +1,7 @@
 """An IO manager: what an ordinary asset returns is written to keyed state, and loaded from there downstream.
 
-Owns how an output becomes one whole checkpoint, and which rows of which checkpoint an input is. Does not own
+Owns how an output becomes one whole checkpoint, which rows of which checkpoint an input is, and the check of
+its assets' declarations while definitions load. Does not own
 what the metadata means (`targets`), the batch's life (`checkpoint.Batch`), merging and replacing (`jobs`,
 `spark`), or the forms that state is read in (`keyed`).
 """
@@ -8,10 +9,11 @@ what the metadata means (`targets`), the batch's life (`checkpoint.Batch`), merg
 # No postponed annotations: Dagster reads the types of a resource's fields as objects.
 
 import json
+import sys
 import types
 import typing
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +25,6 @@ from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, Op
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import source_id
 from dstl_dagster.orchestration.code_location import asset_source, step_of
-from dstl_dagster.orchestration.define.output_checks import OutputChecks
 from dstl_dagster.orchestration.define.partition_columns import in_words
 from dstl_dagster.orchestration.define.rerun import execution_of, require_replaceable
 from dstl_dagster.orchestration.define.targets import Target
@@ -40,6 +41,63 @@ from dstl_dagster.timeline import BatchKey
 
 if TYPE_CHECKING:
     from dstl_dagster.keyed import Scope, StateScan
+
+_OTHERS = frozenset({"dstl/job", "dstl/operator"})
+"""Metadata that an asset has as well which writes its state itself, and hands no rows to an IO manager."""
+
+
+class OutputChecks:
+    """Of one IO manager: what its assets have said so far, checked while definitions load.
+
+    An IO manager learns of its assets only in a run. But Dagster asks a resource for its requirements on
+    behalf of each asset that has it, and then the asset is the caller. Where a release of Dagster asks
+    otherwise, nothing is checked here, and a run is refused with the same sentence.
+    """
+
+    def __init__(self) -> None:
+        self._targets: dict[str, dict[dg.AssetKey, Target]] = {}
+
+    def attached(self, definition: dg.IOManagerDefinition) -> dg.IOManagerDefinition:
+        """The same definition, which from now on checks the assets that it is asked for."""
+        requirements: Callable[..., Iterator[Any]] = definition.get_resource_requirements
+
+        def checked(source_key: str) -> Iterator[Any]:
+            asker = sys._getframe(1).f_locals.get("self")
+            if isinstance(asker, dg.AssetsDefinition):
+                self._check(asker, source_key)
+            return requirements(source_key)
+
+        definition.get_resource_requirements = checked  # type: ignore[method-assign, assignment]
+        return definition
+
+    def _check(self, assets: dg.AssetsDefinition, source_key: str) -> None:
+        for spec in assets.specs if assets.is_executable else ():
+            if spec.key not in assets.keys:
+                continue  # in a run of a part of what the op makes
+            names_columns = any(each not in _OTHERS for each in Target.named(spec.metadata))
+            if names_columns and assets.get_io_manager_key_for_asset_key(spec.key) == source_key:
+                target = Target.of_asset(spec.key, spec.metadata, spec.partitions_def)
+                self._require_own(spec.key, target)
+
+    def _require_own(self, key: dg.AssetKey, target: Target) -> None:
+        known = self._targets.setdefault(target.job, {})
+        for other_key, other in known.items():
+            if other_key == key:
+                continue
+            if not (target.names_job and other.names_job):
+                raise InvalidInputError(
+                    f"{target.where} and {other.where} would share the job {target.job!r}: name by dstl/job "
+                    "a job of its own for one of them; or this one for both, if it is meant"
+                )
+            is_meant = target.names_operator and other.names_operator
+            is_meant = is_meant and not (target.replaces or other.replaces)
+            if other.rule.operator == target.rule.operator and not is_meant:
+                raise InvalidInputError(
+                    f"{target.where} and {other.where} would both write {target.rule.operator!r} of job "
+                    f"{target.job!r}: give one of them another dstl/operator"
+                )
+        known[key] = target
+
 
 _HANDED_ON: Final = "dstl/handed on"
 

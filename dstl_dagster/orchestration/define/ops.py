@@ -1,4 +1,4 @@
-"""Steps 3 to 7 of a batch as Dagster ops.
+"""Steps 3 to 7 of a batch as Dagster ops, and the plain job of a user's own op with these behind it.
 
 Owns what ops hand to each other: a reference (the JSON form of an attempt), never a result to be trusted.
 Does not own what a step does (`steps`) or which errors are retried (`failures`).
@@ -20,10 +20,9 @@ from dstl_dagster.orchestration.code_location import assets_in
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.repeated_run import observe_if_unchanged
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, FilesInside, with_changelog
-from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets, dagster_name
 from dstl_dagster.orchestration.report.events import output_of_state
 from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit, confirm, persist
-from dstl_dagster.orchestration.tags import TAG_STEP
 from dstl_dagster.timeline import Ending
 
 Reference = Any  # the JSON form of an attempt: Dagster takes no dict[str, Any] here
@@ -237,3 +236,34 @@ def _is_subsumed(
 
 
 persist_op, confirm_op, compose_commit_op, cleanup_op = StepOps().separate()
+
+
+def build_checkpoint_job(
+    name: str,
+    update: dg.OpDefinition,
+    *,
+    partitions_def: dg.PartitionsDefinition[Any] | None = None,
+    retry_policy: dg.RetryPolicy = DEFAULT_RETRY_POLICY,
+    separate_steps: bool = False,
+    **job_arguments: Any,
+) -> dg.JobDefinition:
+    """update -> complete, or update -> persist -> confirm -> compose_commit -> cleanup, as a plain job.
+
+    Args:
+        name: the name of the Dagster job.
+        update: the user's op; it takes nothing and returns `batch.reference`.
+        partitions_def: makes the partition of a run the idempotency key of its batch.
+        retry_policy: of what stands behind `update`.
+        separate_steps: as of `build_state_asset`.
+        job_arguments: passed on to `GraphDefinition.to_job` (resource_defs, executor_def, tags, ...).
+
+    Raises: InvalidInputError for a name that Dagster does not take, or an `update` that is no op.
+    """
+    prefix = f"{dagster_name(name, 'name')}_"
+    complete = build_steps(update, separate_steps=separate_steps, prefix=prefix, retry_policy=retry_policy)
+
+    @dg.graph(name=name)
+    def steps() -> None:
+        complete(update())
+
+    return steps.to_job(name=name, partitions_def=partitions_def, **job_arguments)

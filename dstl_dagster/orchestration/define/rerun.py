@@ -12,7 +12,7 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind
-from dstl_dagster.orchestration.tags import TAG_FAIL_IF_APPLIED
+from dstl_dagster.orchestration.keys import TAG_FAIL_IF_APPLIED
 from dstl_dagster.timeline import Attempt
 
 _RESUMED = ("dagster/is_resume_retry", "dagster/is_asset_resume_retry")

@@ -16,7 +16,7 @@ import dagster as dg
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.orchestration.code_location import asset_source, code_location
-from dstl_dagster.orchestration.tags import TAG_IGNORE_UNCLAIMED
+from dstl_dagster.orchestration.keys import TAG_IGNORE_UNCLAIMED
 from dstl_dagster.orchestration.timeline_check import shown_job
 
 

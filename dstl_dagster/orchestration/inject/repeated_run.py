@@ -15,14 +15,13 @@ import dagster as dg
 from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.orchestration.code_location import code_location, is_called_directly, maintenance_job
-from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.keys import TAG_ALREADY_IN, TAG_CHECKPOINT, TAG_FAIL_IF_APPLIED, JobAssets
 from dstl_dagster.orchestration.owners import run_of_owner, step_of_owner
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.report.events import state_version
 from dstl_dagster.orchestration.report.failed_partitions import planned_before
 from dstl_dagster.orchestration.report.links import checkpoint_link, launchpad_link
 from dstl_dagster.orchestration.report.shown import Page
-from dstl_dagster.orchestration.tags import TAG_ALREADY_IN, TAG_CHECKPOINT, TAG_FAIL_IF_APPLIED
 from dstl_dagster.timeline import BatchKey
 
 _BACKFILL = "dagster/backfill"

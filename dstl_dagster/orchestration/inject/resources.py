@@ -3,12 +3,13 @@
 Owns the translation of Dagster's configuration and run into arguments of the layers below. Holds no
 connection and no "current checkpoint": Dagster sets a resource up in every step, sometimes twice in one
 process. Loading a resource neither touches the network nor starts a JVM; setting one up checks the settings
-of a `gs://` bucket.
+of a `gs://` bucket, and stops nothing: a bucket that cannot be inspected may still work.
 """
 
 # No postponed annotations here: Dagster recognizes a nested resource by the object of its annotation.
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -34,15 +35,21 @@ from dstl_dagster.orchestration.inject.opening import (
     request_batch,
 )
 from dstl_dagster.orchestration.inject.pipes_batch import PipesBatch, open_pipes_batch
-from dstl_dagster.orchestration.inject.preflight import log_bucket_findings
 from dstl_dagster.orchestration.inject.repeated_run import log_repeated
-from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
 from dstl_dagster.orchestration.owners import owner_of_step
 from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit, confirm, is_complete, persist
-from dstl_dagster.orchestration.tags import TAG_STEP
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
-from dstl_dagster.storage import ObjectStore, open_store, require_store_uri, require_within, split_bucket_uri
+from dstl_dagster.storage import (
+    ObjectStore,
+    Severity,
+    check_store,
+    open_store,
+    require_store_uri,
+    require_within,
+    split_bucket_uri,
+)
 from dstl_dagster.timeline import AtLike
 
 if TYPE_CHECKING:
@@ -526,3 +533,43 @@ def with_changelog(given: ChangelogStorageResource | None, body: Callable[..., A
     with_given.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
     with_given.__annotations__ = {each.name: each.annotation for each in asked}
     return with_given
+
+
+# A service that does not answer must not hold up the run: the first step retries for longer.
+_IMPATIENT = GSFileSystemOptions(retry_max_attempt=1, http_connect_timeout=5_000, http_read_timeout=10_000)
+
+_checked: set[str] = set()
+_lock = threading.Lock()
+
+
+OpenBucket = Callable[[str, GSFileSystemOptions], ObjectStore]
+
+
+def log_bucket_findings(
+    log: dg.DagsterLogManager | None, *uris: str, open_bucket: OpenBucket = open_store
+) -> None:
+    """Log the preflight findings of each `gs://` bucket, once for each bucket and process. Never raises.
+
+    Two requests a bucket (its permissions, its settings); none for other stores. Nothing is written.
+    """
+    for uri in uris:
+        if log is None or not uri.startswith("gs://"):
+            continue
+        bucket_uri = "gs://" + uri.removeprefix("gs://").partition("/")[0]
+        # Dagster sets a resource up in every step, sometimes twice in one process; one report is enough.
+        with _lock:
+            is_first = bucket_uri not in _checked
+            _checked.add(bucket_uri)
+        if is_first:
+            _check(log, bucket_uri, open_bucket)
+
+
+def _check(log: dg.DagsterLogManager, bucket_uri: str, open_bucket: OpenBucket) -> None:
+    try:
+        findings = check_store(open_bucket(bucket_uri, _IMPATIENT), write_probe=False)
+    except Exception as error:  # noqa: BLE001 (the work may succeed although the check failed)
+        log.info(f"{bucket_uri} was not checked: {error}")
+        return
+    for finding in findings:
+        write = log.info if finding.severity is Severity.NOTE else log.warning
+        write(f"{bucket_uri}: {finding.code}: {finding.message}. (dstl storage check {bucket_uri})")

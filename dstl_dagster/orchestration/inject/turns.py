@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind
+from dstl_dagster.orchestration.keys import TAG_TAKE_OVER
 from dstl_dagster.orchestration.owners import OwnerRuns, root_run_id, run_of_owner, step_of_owner
-from dstl_dagster.orchestration.tags import TAG_TAKE_OVER
 from dstl_dagster.timeline import Opened
 
 T = TypeVar("T")

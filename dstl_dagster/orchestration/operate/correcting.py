@@ -16,11 +16,11 @@ import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.jobs import correct, plan_correction
+from dstl_dagster.orchestration.keys import TAG_CORRECTION, TAG_TAKE_OVER
 from dstl_dagster.orchestration.operate.restoring import report_restore
 from dstl_dagster.orchestration.owners import root_run_id
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.steps import Step, match_partitions
-from dstl_dagster.orchestration.tags import TAG_CORRECTION, TAG_TAKE_OVER
 
 
 def correct_partition(step: Step, day_job: Callable[[], dg.JobDefinition]) -> None:

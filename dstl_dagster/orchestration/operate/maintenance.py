@@ -1,7 +1,8 @@
 """The one builder of what a person, a schedule or the checkpoint sensor runs between batches.
 
-Owns the Dagster job of one op, its schedule, which ships stopped, and the ops that clone and swap. Does not
-own what the others do: `steps`, `restoring`, `correcting`, `commit`, `watch.checks`.
+Owns the Dagster job of one op, its schedule, which ships stopped, and the ops that clone, swap, and
+commit what was completed outside Dagster. Does not own what the others do: `steps`, `restoring`,
+`correcting`, `watch.checks`.
 """
 
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
@@ -17,8 +18,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.jobs import clone_job, swap_job
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY, without_useless_retries
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.keys import JobAssets, dagster_name
-from dstl_dagster.orchestration.operate.commit import CommitConfig, commit
+from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, TAG_JOB, TAG_STEP, JobAssets, dagster_name
 from dstl_dagster.orchestration.operate.correcting import correct_partition
 from dstl_dagster.orchestration.operate.restoring import RestoreConfig, restore
 from dstl_dagster.orchestration.owners import owner_of
@@ -26,12 +26,12 @@ from dstl_dagster.orchestration.report.links import shown_lines
 from dstl_dagster.orchestration.steps import (
     Step,
     clean_up,
+    compose_commit,
     materialize,
     report_checkpoint,
     report_checks,
     verify,
 )
-from dstl_dagster.orchestration.tags import TAG_JOB, TAG_STEP
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.timeline import AsOf
 
@@ -220,6 +220,39 @@ def _job(
         resource_defs=None if changelog is None else {"changelog": changelog},
         tags={TAG_JOB: assets.job},
     )
+
+
+_COMMIT_OP = "commit"
+
+
+class CommitConfig(dg.Config):
+    """Which checkpoint to commit. No field has a default: Dagster silently drops config under a wrong key."""
+
+    job: str
+    checkpoint_id: int
+
+
+def commit_run_config(job: str, checkpoint_id: int) -> dict[str, Any]:
+    """The run config of a run of `build_maintenance(job, "commit")`."""
+    return {"ops": {_COMMIT_OP: {"config": {"job": job, "checkpoint_id": checkpoint_id}}}}
+
+
+def commit(step: Step) -> None:
+    """Publish the files of the checkpoint that the config names, then clean up.
+
+    The sensor reports them, from the timeline: it knows the partition that they belong to.
+    """
+    config = CommitConfig(**step.context.op_config)
+    tagged = step.context.run.tags.get(TAG_CHECKPOINT)
+    # A typo would commit another checkpoint than the run was requested for.
+    if config.job != step.assets.job or tagged not in (None, str(config.checkpoint_id)):
+        raise InvalidInputError(
+            f"the run's config names checkpoint {config.checkpoint_id} of job {config.job!r}, but the run is "
+            f"for checkpoint {tagged or config.checkpoint_id} of {step.assets.job!r}: use "
+            "commit_run_config(...)"
+        )
+    compose_commit(step, config.checkpoint_id, report=False)
+    clean_up(step)
 
 
 class CloneConfig(dg.Config):

@@ -30,7 +30,19 @@ from dstl_dagster.format import (
 )
 from dstl_dagster.keyed import OperatorEntry, StateRows
 from dstl_dagster.orchestration.code_location import definition_of, maintenance_job
-from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.keys import (
+    TAG_ATTEMPT,
+    TAG_CHECKPOINT,
+    TAG_JOB,
+    TAG_PARENT,
+    TAG_REPORTER,
+    TAG_RESTORED,
+    TAG_SLOT,
+    TAG_STEP,
+    TAG_TIMELINE,
+    TAG_VERSION,
+    JobAssets,
+)
 from dstl_dagster.orchestration.partition_order import next_partition
 from dstl_dagster.orchestration.report.chain import (
     batch_name,
@@ -47,18 +59,6 @@ from dstl_dagster.orchestration.report.links import (
     launchpad_link,
     owner_link,
     shown_lines,
-)
-from dstl_dagster.orchestration.tags import (
-    TAG_ATTEMPT,
-    TAG_CHECKPOINT,
-    TAG_JOB,
-    TAG_PARENT,
-    TAG_REPORTER,
-    TAG_RESTORED,
-    TAG_SLOT,
-    TAG_STEP,
-    TAG_TIMELINE,
-    TAG_VERSION,
 )
 from dstl_dagster.settings import CheckpointOptions, StoragePrices
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView

@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 import dagster as dg
 from dagster._core.events import AssetMaterializationPlannedData  # no public name; since Dagster 0.14
 
-from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.keys import TAG_JOB, TAG_MARK, JobAssets
 from dstl_dagster.orchestration.report.links import first_names
 from dstl_dagster.orchestration.report.shown import Page
-from dstl_dagster.orchestration.tags import TAG_JOB, TAG_MARK
 
 _MARKED = "dstl/marked"
 _STEP = "mark"

@@ -25,6 +25,7 @@ from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import names_in_words
 from dstl_dagster.keyed import load_manifest
 from dstl_dagster.orchestration.code_location import state_of
+from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_RESTORED, TAG_VERSION
 from dstl_dagster.orchestration.partitions import is_held
 from dstl_dagster.orchestration.report import events as says
 from dstl_dagster.orchestration.report.events import Event, Reporter
@@ -32,7 +33,6 @@ from dstl_dagster.orchestration.report.failed_partitions import Mark
 from dstl_dagster.orchestration.report.links import how_to_resolve
 from dstl_dagster.orchestration.report.sample import sample_metadata
 from dstl_dagster.orchestration.report.shown import Page
-from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_RESTORED, TAG_VERSION
 from dstl_dagster.timeline import (
     CheckpointEntry,
     Committed,

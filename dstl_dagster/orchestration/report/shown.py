@@ -11,9 +11,8 @@ from uuid import UUID
 
 import dagster as dg
 
-from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.keys import TAG_VERSION, JobAssets
 from dstl_dagster.orchestration.partitions import partition_in
-from dstl_dagster.orchestration.tags import TAG_VERSION
 from dstl_dagster.timeline import Completed
 
 

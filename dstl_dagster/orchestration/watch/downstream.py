@@ -22,10 +22,9 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
-from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_DOWNSTREAM, TAG_JOB, JobAssets
 from dstl_dagster.orchestration.partitions import has_partition
 from dstl_dagster.orchestration.report.shown import Page
-from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_DOWNSTREAM, TAG_JOB
 from dstl_dagster.orchestration.watch.timeline_follower import CheckpointCursor, TimelineFollower
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 

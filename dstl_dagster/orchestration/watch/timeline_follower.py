@@ -28,10 +28,10 @@ import dagster as dg
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
+from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.report.reconcile import Reconcile, Report
 from dstl_dagster.orchestration.report.shown import Page
-from dstl_dagster.orchestration.tags import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT
 from dstl_dagster.orchestration.timeline_check import compare_timeline
 from dstl_dagster.timeline import (
     Committed,
