@@ -1,8 +1,9 @@
-"""Java's own archive of Spark's classes: with which Java, and only where no other user can put one."""
+"""Java's own archive of Spark's classes: which options, and only where no other user can put one."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from dstl_dagster.spark.local import session
 from dstl_dagster.spark.local.java import JavaRuntime
 
+RUNTIME = JavaRuntime(Path("/usr/lib/jvm/some"), "25", "PATH")
+
 
 def archive(version: str) -> Path | None:
-    return session._class_archive(JavaRuntime(Path("/usr/lib/jvm/some"), version, "PATH"))
+    return session._class_archive(replace(RUNTIME, version=version))
 
 
 @pytest.fixture
@@ -22,16 +25,33 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-@pytest.mark.parametrize(("version", "has_one"), [("17.0.15", False), ("19", True), ("25.0.1", True)])
-def test_only_a_java_that_archives_by_itself_gets_a_file(cache: Path, version: str, has_one: bool) -> None:
-    """Each Java and Spark has its own; the setting names it."""
-    found = archive(version)
-    assert (found is not None) == has_one
-    options = session.local_conf(2, cache, found)["spark.driver.extraJavaOptions"]
-    assert ("-XX:+AutoCreateSharedArchive" in options) == has_one
-    if found is not None:
-        assert found.is_relative_to(cache)
-        assert f"-XX:SharedArchiveFile={found}" in options
+def test_each_java_and_spark_has_its_own(cache: Path) -> None:
+    """Of a version and a place: Java passes over an archive of other jars, and would never make it anew."""
+    elsewhere = replace(RUNTIME, home=Path("/opt/java"))
+    found = {archive("17"), archive("25"), session._class_archive(elsewhere)}
+    assert len(found) == 3
+    assert all(each is not None and each.is_relative_to(cache) for each in found)
+
+
+def test_a_java_from_19_on_makes_the_archive_by_itself(cache: Path) -> None:
+    """The file is there or not; the setting names it."""
+    options = session._archive_options(RUNTIME)
+    assert "-XX:+AutoCreateSharedArchive" in options
+    assert f"-XX:SharedArchiveFile={archive('25')}" in options
+    assert set(options) <= set(session.local_conf(2, cache, options)["spark.driver.extraJavaOptions"].split())
+
+
+def test_an_older_java_makes_the_archive_once(cache: Path) -> None:
+    """By the first session, and anew if that died before it wrote the beginning, which is last."""
+    java = replace(RUNTIME, version="17.0.15")
+    file = session._class_archive(java)
+    assert file is not None
+    makes = f"-XX:ArchiveClassesAtExit={file}"
+    assert makes in session._archive_options(java)
+    file.write_bytes(bytes(100))
+    assert makes in session._archive_options(java)
+    file.write_bytes(b"magic")
+    assert session._archive_options(java)[0] == f"-XX:SharedArchiveFile={file}"
 
 
 @pytest.mark.parametrize("which", ["dstl-dagster", "."])
