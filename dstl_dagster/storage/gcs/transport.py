@@ -65,6 +65,9 @@ class GCSTransport:
         self._answered = _answered.setdefault(client, set())
         split_at_fork(client)
         listen_for_time(client)
+        # Else the client asks for the bucket in threads of its own, for the attributes of traces: by billed
+        # requests, which it repeats for minutes after the last of ours.
+        client._bucket_metadata_cache = None
 
     def to(self, bucket_name: str, *meters: CostMeter) -> GCSTransport:
         """The way to a bucket for the same caller: its options, retries and meters, and these meters."""
