@@ -1,7 +1,8 @@
 """Step 4: the manifest, from what the tasks reported and what the parent holds. Nothing is visible yet.
 
 Owns the order of looking and writing, and how an operator's entry follows from its parent's. Does not own the
-checks of the report (`persist`), or the manifest's bytes (`keyed.manifest`).
+checks of the report (`persist`) and of its schema (`schema_changes`), or the manifest's bytes
+(`keyed.manifest`).
 
 What the step looks up does not depend on what the timeline says, so both are asked for at once; if the
 look-up fails, it is the timeline, read after it, that says why.
@@ -13,7 +14,6 @@ import dataclasses
 import logging
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from dstl_dagster.checkpoint.claims import refuse_unmoved
 from dstl_dagster.checkpoint.job import Checkpoint, Job
@@ -23,8 +23,9 @@ from dstl_dagster.checkpoint.steps.persist import (
     checked_report,
     with_a_component_each,
 )
+from dstl_dagster.checkpoint.steps.schema_changes import refuse_schema_change
 from dstl_dagster.concurrency import both
-from dstl_dagster.errors import ErrorKind, InvalidInputError
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import (
     AttemptReport,
     Manifest,
@@ -91,9 +92,7 @@ def record(
 def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | None) -> Manifest:
     """The plan: the report as a delta on the parent's manifest. Pure.
 
-    Raises: InvalidInputError if an operator changed its keys or its number of key groups, or (kind
-    `schema_change`) if a new column differs from one of the state's only in case, or if the writer did not
-    know which columns were dropped and renamed before, or the state's TTL.
+    Raises: InvalidInputError, kind `schema_change`, as `refuse_schema_change`.
     """
     if parent is not None:
         parent = _renamed(parent, report.names, attempt.checkpoint_id)
@@ -101,11 +100,7 @@ def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | N
     entries: dict[str, OperatorEntry] = {}
     for operator in report.operators:
         known = before.get(operator.operator)
-        if known is not None:
-            _refuse_new_keys(known.report, operator)
-            _refuse_forgotten_ids(known.report, operator)
-            _refuse_another_case(known.report, operator)
-        _refuse_wrong_ttl(None if known is None else known.report, operator)
+        refuse_schema_change(None if known is None else known.report, operator)
         entries[operator.operator] = _entry(attempt.checkpoint_id, known, operator)
     for name, entry in before.items():
         if name not in entries:
@@ -190,87 +185,3 @@ def _of_both(before: OperatorEntry, report: OperatorReport) -> OperatorReport:
 
     schema = schema_of(report).covering(schema_of(older))
     return dataclasses.replace(report, schema=schema.arrow_message, column_ids=schema.column_ids)
-
-
-def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:
-    frozen: dict[str, Any] = {"key columns": before.key_columns, "max_parallelism": before.max_parallelism}
-    given: dict[str, Any] = {"key columns": now.key_columns, "max_parallelism": now.max_parallelism}
-    if before.key_ids == now.key_ids:
-        given["key columns"] = before.key_columns  # at most renamed
-    for what, expected in frozen.items():
-        if given[what] != expected:
-            raise InvalidInputError(
-                f"operator {now.operator!r} started with {what} {expected!r} and now has {given[what]!r}: "
-                "they are frozen. Use another operator name, or keep the old ones",
-                kind=ErrorKind.SCHEMA_CHANGE,
-            )
-
-
-def _refuse_another_case(before: OperatorReport, now: OperatorReport) -> None:
-    """No `name` beside the state's `Name` by accident: the report's schema has the one and not the other.
-
-    A writer that keeps them apart on purpose has both: a report's schema includes the state's columns.
-    """
-    if not (before.schema and now.schema) or before.schema == now.schema:
-        return
-    from dstl_dagster.keyed import schema_of  # imports Arrow, so only if the schema changed
-    from dstl_dagster.state import refuse_alike, spelled
-
-    older, newer = schema_of(before), schema_of(now)
-    names, kept = newer.columns.names, {*newer.ids, *newer.column_ids.dropped}
-    # A column that was renamed or dropped on purpose is no accident.
-    left_out = [name for name in older.columns.names if older.column_ids.of(name) not in kept]
-    for unknown in set(left_out) - set(names):
-        refuse_alike(
-            [unknown, *spelled([unknown], names, case_sensitive=False)], f"operator {now.operator!r}"
-        )
-
-
-def _refuse_forgotten_ids(before: OperatorReport, now: OperatorReport) -> None:
-    """No report by a writer that did not know what was dropped and renamed: old values would come back."""
-    if not (before.column_ids or now.column_ids):
-        return
-    from dstl_dagster.keyed import schema_of  # imports Arrow, so only if columns were ever changed
-
-    lost = before.column_ids.dropped.keys() - now.column_ids.dropped.keys()
-    if lost or not now.column_ids:
-        raise InvalidInputError(
-            f"operator {now.operator!r} was written without its state's schema, which tells dropped and "
-            "renamed columns apart: evolve the schema that `Batch.schema` or `KeyedState.schema` gives",
-            kind=ErrorKind.SCHEMA_CHANGE,
-        )
-    schema_of(now).covering(schema_of(before))
-
-
-def _refuse_wrong_ttl(before: OperatorReport | None, now: OperatorReport) -> None:
-    """Pass if what has expired stays expired, and the rows of `now` have the times that its TTL needs.
-
-    `before`: the operator's report at the parent; `None` if it has none.
-
-    Raises: InvalidInputError, kind `schema_change`.
-    """
-    ttl, known = now.ttl, None if before is None else before.ttl
-    if ttl is None and known is not None and known.ttl_us is not None:
-        raise InvalidInputError(
-            f"operator {now.operator!r} was written without its state's TTL: pass what `Batch.ttl_to_write` "
-            "gives, as `write_state` and `merge_state` do",
-            kind=ErrorKind.SCHEMA_CHANGE,
-        )
-    if ttl is None:
-        return
-    if not ttl.hides_what(known) and not now.is_of_all:
-        raise InvalidInputError(
-            f"operator {now.operator!r}: rows that have expired would come back, since the TTL ends or "
-            "becomes longer: write it with a `CheckpointBatch` or `Batch`, which leaves them out for good",
-            kind=ErrorKind.SCHEMA_CHANGE,
-        )
-    if ttl.ttl_us is None:
-        return
-    from dstl_dagster.keyed import schema_of  # imports Arrow, so only where there is a TTL
-
-    if ttl.column not in schema_of(now).ids:
-        raise InvalidInputError(
-            f"operator {now.operator!r}: column {ttl.column!r} holds the times of the state's TTL: keep it, "
-            "or end the TTL in the same batch (ttl=StateTtlConfig.disabled())",
-            kind=ErrorKind.SCHEMA_CHANGE,
-        )
