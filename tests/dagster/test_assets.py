@@ -121,7 +121,7 @@ def test_links_to_files_name_the_bucket_once(days: Days) -> None:
     """A file's name is relative to its bucket, not to the store's prefix within it."""
     days.run("2024-01-01")
     checkpoint = days.coordinator().get(1)
-    event = Reporter(days.code.JOB, "run", "gs://box/job", VIEW).files(checkpoint, None)
+    event = Reporter(days.code.JOB, "gs://box/job", VIEW, kind="run").files(checkpoint, None)
     box = checkpoint.manifest.files[0].recoverable.final_blob_identifier.bucket_name
     console = "https://console.cloud.google.com/storage/browser"
     names = str(event.metadata["file names"].value)
@@ -134,7 +134,7 @@ def test_rows_that_were_not_counted_are_no_number(days: Days) -> None:
     days.files = 2
     days.run("2024-01-01")
     checkpoint = days.coordinator().get(1)
-    reporter = Reporter(days.code.JOB, "run", "gs://box/job", VIEW)
+    reporter = Reporter(days.code.JOB, "gs://box/job", VIEW, kind="run")
     one, two = checkpoint.manifest.files
     for rows, told in (((2, 2), 4), ((2, None), None), ((None, None), None), ((0, 0), 0)):
         files = tuple(
@@ -153,7 +153,7 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
     days.run("2024-01-01")
     days.run("2024-01-02")
     checkpoint, assets = days.coordinator().get(2), days.code.JOB
-    reporter = Reporter(assets, "run", "gs://box/dstl", VIEW)
+    reporter = Reporter(assets, "gs://box/dstl", VIEW, kind="run")
     assert "user metadata" not in reporter.checkpoint(checkpoint).metadata
     manifest = dataclasses.replace(checkpoint.manifest, user_metadata="ticket 7")
     checkpoint = dataclasses.replace(checkpoint, manifest=manifest)

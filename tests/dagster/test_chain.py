@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 import yaml
 
-from dstl_dagster.orchestration.report.chain import chain_metadata
+from dstl_dagster.orchestration.report.checkpoint_page import chain_metadata
 from dstl_dagster.settings.checkpoint import CheckpointOptions
 from dstl_dagster.timeline import TimelineView
 

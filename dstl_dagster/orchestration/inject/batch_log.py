@@ -10,7 +10,7 @@ import dagster as dg
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.orchestration.code_location import is_called_directly
-from dstl_dagster.orchestration.report.chain import positions_in_words
+from dstl_dagster.orchestration.report.checkpoint_page import positions_in_words
 
 if TYPE_CHECKING:
     from dstl_dagster.orchestration.inject.pipes_batch import PipesBatch

@@ -18,7 +18,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import counted, names_in_words, readable_bytes
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of
-from dstl_dagster.orchestration.report.chain import positions_in_words
+from dstl_dagster.orchestration.report.checkpoint_page import positions_in_words
 from dstl_dagster.orchestration.report.links import shown_lines
 from dstl_dagster.orchestration.steps import Step, match_partitions, report_checks, report_restored
 from dstl_dagster.timeline import Restored

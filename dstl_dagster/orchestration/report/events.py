@@ -1,35 +1,28 @@
 """The content of a job's events in Dagster: a pure translation of its checkpoints and restores.
 
-Owns the words and the numbers of an event. Does not own which events are reported (`reconcile`), how the
-chain is drawn (`chain`), or where objects are (`links`).
+Owns the words and the numbers of an event. Does not own which events are reported (`reconcile`), the entries
+of a checkpoint's own page (`checkpoint_page`), or where objects are (`links`).
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
-from dstl_dagster.clock import SystemClock
-from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import (
     JobNames,
     breakable,
-    counted,
     measure,
     mebibytes,
-    readable_bytes,
-    readable_duration,
 )
-from dstl_dagster.keyed import OperatorEntry, StateRows
-from dstl_dagster.orchestration.code_location import definition_of, maintenance_job
+from dstl_dagster.keyed import OperatorEntry
+from dstl_dagster.orchestration.code_location import definition_of
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
     TAG_CHECKPOINT,
@@ -43,24 +36,21 @@ from dstl_dagster.orchestration.keys import (
     TAG_VERSION,
     JobAssets,
 )
-from dstl_dagster.orchestration.partition_order import next_partition
-from dstl_dagster.orchestration.report.chain import (
+from dstl_dagster.orchestration.report.checkpoint_page import (
+    Pages,
     batch_name,
-    chain_metadata,
-    positions_in_words,
-    savepoints_of,
+    cost_numbers,
+    operator_details,
+    published_entries,
+    rows_number,
 )
-from dstl_dagster.orchestration.report.details import checkpoint_details, operator_details, state_bytes
 from dstl_dagster.orchestration.report.links import (
     blocked_lines,
-    checkpoint_link,
-    file_lines,
     folder_uri,
-    launchpad_link,
     owner_link,
     shown_lines,
 )
-from dstl_dagster.settings import CheckpointOptions, StoragePrices
+from dstl_dagster.settings import StoragePrices
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
 Event = dg.AssetMaterialization | dg.AssetObservation
@@ -71,78 +61,41 @@ _ROWS, _PARTITION_ROWS, _URI = "dagster/row_count", "dagster/partition_row_count
 """The keys that Dagster shows in places of their own."""
 
 
-@dataclass(frozen=True)
-class Reporter:
+@dataclass(frozen=True, kw_only=True)
+class Reporter(Pages):
     """Makes the events of a job's assets.
 
     Attributes:
         kind: `run` or `sensor`.
-        store_uri, options, view: of the store that is read, and of its timeline.
         restored_in: the slot of the restore that an event reports, if it reports one.
-        partitions_def: of the state, for the next one.
-        repository: has the jobs that links lead to.
     """
 
-    assets: JobAssets
     kind: str
-    store_uri: str
-    view: TimelineView
-    options: CheckpointOptions = field(default_factory=CheckpointOptions)
     restored_in: int | None = None
-    partitions_def: dg.PartitionsDefinition[Any] | None = None
-    repository: dg.RepositoryDefinition | None = None
-    now: datetime = field(default_factory=lambda: SystemClock().now())
 
     @classmethod
     def of(
         cls, assets: JobAssets, coordinator: CheckpointCoordinator, view: TimelineView, kind: str, **more: Any
     ) -> Reporter:
         """For the job's store, as of this view. `more`: the other fields."""
-        return cls(assets, kind, coordinator.store.uri, view, coordinator.options, **more)
-
-    @property
-    def prices(self) -> StoragePrices:
-        """A folder has none."""
-        return self.options.prices if self.store_uri.startswith("gs://") else StoragePrices.free()
+        return cls(assets, coordinator.store.uri, view, coordinator.options, kind=kind, **more)
 
     # ---- materializations ----
 
     def checkpoint(self, checkpoint: Checkpoint) -> dg.AssetMaterialization:
-        """The event of a completed checkpoint: five lines, the chain, the files; all else behind a click, and
-        the numbers to plot: Dagster plots the state over the newest days of its definition, run or not.
-        """
-        manifest, completed, assets = checkpoint.manifest, checkpoint.entry.completed, self.assets
-        metadata: dict[str, Any] = {
-            **self._at_a_glance(checkpoint),
-            "checkpoint": self._about(completed, parent=True),
-            **self._chain(),
-            "retention": self._retention(checkpoint),
-            **({"user metadata": manifest.user_metadata} if manifest.user_metadata else {}),
-            **({"file names": self._file_names(checkpoint)} if manifest.files else {}),
-            **_published(checkpoint),
-            **({"look at": "; ".join(noted)} if (noted := manifest.begun_beside_idle) else {}),
-            "details": checkpoint_details(checkpoint, self.store_uri, self.prices),
-            # Numbers become plots, so only measures are numbers; ids are text.
-            "changes": manifest.changes,
-            **_rows(manifest.rows),
-            "changelog MiB": mebibytes(manifest.state_bytes),
-            **({"state MiB": mebibytes(state_bytes(checkpoint))} if manifest.operators else {}),
-            "files": len(manifest.files),
-            "file MiB": mebibytes(manifest.file_bytes),
-            "batch seconds": measure(manifest.persist_seconds),
-            **_cost(checkpoint, self.prices),
-        }
+        """The event of a completed checkpoint: of its page."""
+        completed, assets = checkpoint.entry.completed, self.assets
         on = "the first" if checkpoint.parent is None else f"on checkpoint {checkpoint.parent}"
         about = f"checkpoint {checkpoint.checkpoint_id} of {assets.job}, {on}"
         page = assets.partition_key(checkpoint.checkpoint_id)
-        return self._made(assets.checkpoints_key, page, completed, about, metadata)
+        return self._made(assets.checkpoints_key, page, completed, about, self.entries(checkpoint))
 
     def subsumed(self, completed: Completed) -> dg.AssetMaterialization:
         """The event of a checkpoint whose manifest was deleted before it was reported: its record is left."""
         assets, number = self.assets, completed.checkpoint_id
         metadata = {
             "files": len(completed.files),
-            "checkpoint": self._about(completed, parent=True),
+            "checkpoint": self.about(completed, parent=True),
             "state": "subsumed, and its manifest is deleted: it cannot be restored",
         }
         about = f"checkpoint {number} of {assets.job}, subsumed since"
@@ -156,7 +109,7 @@ class Reporter:
         report = entry.report
         base_path = JobNames(self.assets.job).changelog_base_path(checkpoint.attempt)
         metadata: dict[str, Any] = {
-            "checkpoint": self._about(completed),
+            "checkpoint": self.about(completed),
             **sample,
             "keys": breakable(", ".join(report.key_columns)),
             "key groups": str(report.max_parallelism),
@@ -175,8 +128,8 @@ class Reporter:
         """The event of the whole state."""
         completed = checkpoint.entry.completed
         metadata = {
-            **self._next_partition(checkpoint),
-            "checkpoint": self._about(completed),
+            **self.next_partition_of(checkpoint),
+            "checkpoint": self.about(completed),
             **state_metadata(checkpoint, self.prices),
         }
         about = f"state at checkpoint {checkpoint.checkpoint_id}"
@@ -190,8 +143,8 @@ class Reporter:
         blocked = {file.name for file in checkpoint.blocked}
         commit = checkpoint.entry.committed
         metadata: dict[str, Any] = {
-            "checkpoint": self._about(completed),
-            "file names": self._file_names(checkpoint),
+            "checkpoint": self.about(completed),
+            "file names": self.file_names(checkpoint),
             _URI: folder_uri(self.store_uri, files),
             "files": len(files) - len(blocked),
             "file MiB": mebibytes(checkpoint.manifest.file_bytes),
@@ -245,7 +198,7 @@ class Reporter:
             partition=self.assets.partition_key(number),
             description=f"what step 6 made of the files of checkpoint {number}",
             tags={TAG_CHECKPOINT: str(number), TAG_VERSION: f"{version}-files"},
-            metadata={**_published(checkpoint), **(self._chain() if checkpoint.blocked else {})},
+            metadata={**published_entries(checkpoint), **(self.chain() if checkpoint.blocked else {})},
         )
 
     # ---- what they have in common ----
@@ -287,86 +240,6 @@ class Reporter:
             tags[TAG_PARENT] = str(completed.parent)
         return tags
 
-    def _about(self, completed: Completed, *, parent: bool = False) -> dg.MetadataValue:
-        """Which checkpoint an event is of, which one and which batch that is on and of, and its owner."""
-        said = [checkpoint_link(self.assets, completed.checkpoint_id)]
-        if parent:
-            on = completed.parent
-            said.append("the first" if on is None else f"on {checkpoint_link(self.assets, on)}")
-        if batch := batch_name(completed):
-            correct = maintenance_job(self.repository, self.assets.job, "correct")
-            shown = breakable(batch)
-            said.append(f"of {shown if correct is None else launchpad_link(shown, correct, batch)}")
-        said.append(f"by {owner_link(completed.owner)}")
-        return dg.MetadataValue.md(", ".join(said))
-
-    def _at_a_glance(self, checkpoint: Checkpoint) -> dict[str, str]:
-        """The first lines of a checkpoint's page."""
-        manifest = checkpoint.manifest
-        stands = positions_in_words(manifest.positions)
-        glance = {"resumes at": breakable(stands) or "no source has a position"}
-        glance |= self._next_partition(checkpoint)
-        whole = manifest.rows
-        known = whole is not None and whole.most is not None
-        all_rows = f", {whole.in_words()} in all" if whole is not None and known else ""
-        glance["rows"] = f"{manifest.changes} changed{all_rows}"
-        sizes = [f"{readable_bytes(manifest.state_bytes)} of changes"]
-        if manifest.operators:
-            sizes.append(f"{readable_bytes(state_bytes(checkpoint))} of state")
-        if manifest.files:
-            sizes.append(f"{readable_bytes(manifest.file_bytes)} of files")
-        glance["size"] = ", ".join(sizes)
-        cost = checkpoint.manifest.counted_cost
-        spent = "" if cost is None else f", {counted(cost.requests, 'request')}"
-        glance["took"] = f"{manifest.persist_seconds:.1f} s{spent}"
-        return glance
-
-    def _next_partition(self, checkpoint: Checkpoint) -> dict[str, str]:
-        """Of a source whose partitions follow each other; nothing behind the last."""
-        definition, source = self.partitions_def, checkpoint.source
-        following = None
-        if source is not None and isinstance(definition, dg.TimeWindowPartitionsDefinition):
-            with suppress(InvalidInputError):
-                following = next_partition(definition, source.position)
-        return {} if following is None else {"next partition": following}
-
-    def _chain(self) -> dict[str, dg.MetadataValue]:
-        restore = maintenance_job(self.repository, self.assets.job, "restore")
-        return chain_metadata(self.assets, self.view, self.now, restore)
-
-    def _retention(self, checkpoint: Checkpoint) -> str:
-        """When a checkpoint leaves, by the options of now, and what clean-up then deletes of it."""
-        options, number = self.options, checkpoint.checkpoint_id
-        leaves = f"leaves after {counted(options.num_retained, 'newer one')}"
-        if kept := savepoints_of(self.view, number):
-            leaves = f"stays as {breakable(kept)}"
-        elif options.min_age:
-            leaves += f", and not before {readable_duration(options.min_age)} after the next"
-        return f"{leaves}; that frees at most {readable_bytes(checkpoint.manifest.state_bytes)}"
-
-    def _file_names(self, checkpoint: Checkpoint) -> dg.MetadataValue:
-        return dg.MetadataValue.md(file_lines(checkpoint, self.store_uri))
-
-
-def _cost(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, Any]:
-    """Requests, and their price where they have one; nothing where they were not counted."""
-    cost = checkpoint.manifest.counted_cost
-    if cost is None:
-        return {}
-    usd = cost.usd(prices)
-    # Dollars would be too small for the axis of a plot.
-    return {"requests": cost.requests, **({"cost micro-USD": measure(usd * 1_000_000)} if usd else {})}
-
-
-def _published(checkpoint: Checkpoint) -> dict[str, dg.MetadataValue]:
-    """How many files of a checkpoint have their final names, and which are blocked; nothing before step 6."""
-    files, blocked = checkpoint.manifest.files, checkpoint.blocked
-    if not files or not checkpoint.committed:
-        return {}
-    text = f"{len(files) - len(blocked)} of {len(files)} files are published"
-    said: dict[str, dg.MetadataValue] = {"published": dg.MetadataValue.text(text)}
-    return {**said, "blocked": dg.MetadataValue.md(blocked_lines(checkpoint))} if blocked else said
-
 
 def state_version(attempt: uuid.UUID) -> str:
     """What the state is made of, as Dagster's data version: the attempt that completed its checkpoint."""
@@ -392,7 +265,7 @@ def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, A
         "details": operator_details(checkpoint),
         "changed rows": manifest.changes,
         "changelog MiB": mebibytes(manifest.state_bytes),
-        **_cost(checkpoint, prices),
+        **cost_numbers(checkpoint, prices),
     }
 
 
@@ -411,14 +284,9 @@ def output_of_state(
     return dg.MaterializeResult(metadata=event.metadata, tags=tags, data_version=version)
 
 
-def _rows(rows: StateRows | None) -> dict[str, Any]:
-    """Of the whole state, as a number to plot: the one bound that is always known where rows were counted."""
-    return {} if rows is None or rows.most is None else {"rows at most": rows.most}
-
-
 def _table(entry: OperatorEntry) -> dict[str, Any]:
     """The rows and columns of an operator's state; no columns where its report has no Arrow schema."""
-    report, rows = entry.report, _rows(entry.rows)
+    report, rows = entry.report, rows_number(entry.rows)
     if entry.rows is not None and entry.rows.exact is not None:
         rows = {_ROWS: entry.rows.exact}
     try:
