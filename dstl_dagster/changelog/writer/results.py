@@ -1,8 +1,7 @@
-"""Upload results: their way to the writer's thread, the persists that wait for them, the files they are in.
+"""Upload results: their way to the writer's thread, and the persists that wait for them.
 
-Owns the one lock between the writer's thread and all others, the completion of a persist's future, and which
-calls keep, hand over and release a result's file. Does not own the uploads, nor how long a file lives
-(`registry`).
+Owns the one lock between the writer's thread and all others, and the completion of a persist's future. Does
+not own the uploads, nor which results' files are released (`file_release`).
 
 Source: the `UploadCompletionListener` of Flink's `FsStateChangelogWriter`, whose incremental size misses
 results of earlier callbacks.
@@ -19,7 +18,6 @@ from dstl_dagster.format.handles import ChangelogStateHandle, SnapshotResult, St
 from dstl_dagster.format.key_groups import KeyGroupRange
 from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
 from dstl_dagster.futures import MailboxFuture
-from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.upload import UploadResult
 
 _logger = logging.getLogger(__name__)
@@ -116,32 +114,3 @@ class PersistCompletion:
         results = self._results.values()
         checkpointed_size = sum(result.size for result in results) - self._uploaded_before_bytes
         return snapshot_of(results, key_group_range, checkpointed_size, local_backup=local_backup)
-
-
-class OwnedFiles:
-    """Both registries, by upload result. Any thread."""
-
-    def __init__(self, registry: TaskChangelogRegistry, local_registry: LocalChangelogRegistry) -> None:
-        self._registry = registry
-        self._local_registry = local_registry
-
-    def register_local(self, result: UploadResult, checkpoint_id: int) -> None:
-        """This checkpoint uses the local copy, if there is one."""
-        if result.local_handle is not None:
-            self._local_registry.register(result.local_handle, checkpoint_id)
-
-    def discard_local_up_to(self, checkpoint_id: int) -> None:
-        """Local copies that only earlier checkpoints used go."""
-        self._local_registry.discard_up_to_checkpoint(checkpoint_id)
-
-    def hand_over(self, result: UploadResult) -> None:
-        """A checkpoint owns the file now: it is never deleted from here."""
-        self._registry.stop_tracking(result.stream_state_handle)
-        if result.local_handle is not None:
-            self._registry.stop_tracking(result.local_handle)
-
-    def release(self, result: UploadResult) -> None:
-        """This writer no longer needs the file; it is deleted once no writer does."""
-        self._registry.release(result.stream_state_handle)
-        if result.local_handle is not None:
-            self._registry.release(result.local_handle)

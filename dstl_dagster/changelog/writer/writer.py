@@ -23,17 +23,20 @@ import logging
 import operator
 import threading
 import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
 from threading import get_ident
 from typing import Any, Final
 
 from dstl_dagster.changelog.contract import StateChangelogWriter
+from dstl_dagster.changelog.writer.file_release import OwnedFiles
 from dstl_dagster.changelog.writer.pending import (
     SMALLEST_PIECE_BYTES,
     PendingChanges,
     checked_columns,
     cut_by_size,
 )
-from dstl_dagster.changelog.writer.results import Arrival, Inbox, OwnedFiles, PersistCompletion, snapshot_of
+from dstl_dagster.changelog.writer.results import Arrival, Inbox, PersistCompletion, snapshot_of
 from dstl_dagster.errors import (
     ClosedError,
     DstlError,
@@ -259,14 +262,7 @@ class FsStateChangelogWriter(StateChangelogWriter[ChangelogStateHandle]):
         if self._inbox.put(arrival):
             self._mailbox.execute(self._empty_inbox, description)
         else:
-            self._release_late(arrival)
-
-    def _release_late(self, arrival: Arrival) -> None:
-        """No handle refers to these sets; the file may hold other writers' sets too."""
-        results = arrival[1]
-        if isinstance(results, list):
-            for result in results:
-                self._files.release(result)
+            self._files.release_late(arrival)
 
     def _empty_inbox(self) -> None:
         self._check_thread()
@@ -290,10 +286,12 @@ class FsStateChangelogWriter(StateChangelogWriter[ChangelogStateHandle]):
             else:
                 self._files.release(result)
         self._completions = [completion for completion in self._completions if completion not in satisfied]
-        # Last, once all else is consistent: a callback of the future may call this writer at once.
-        for completion in satisfied:
+
+        def settle(completion: PersistCompletion) -> None:
             snapshot = completion.snapshot(self.key_group_range, local_backup=self._local_backup)
             completion.future.set_result(snapshot)
+
+        _settle_each(satisfied, settle)
 
     def _take_failure(self, sequence_numbers: list[SequenceNumber], error: BaseException) -> None:
         highest = max(sequence_numbers)
@@ -303,8 +301,7 @@ class FsStateChangelogWriter(StateChangelogWriter[ChangelogStateHandle]):
             self._highest_failed = (highest, error)
         hit = [completion for completion in self._completions if completion.wants_any(sequence_numbers)]
         self._completions = [completion for completion in self._completions if completion not in hit]
-        for completion in hit:
-            completion.future.set_exception(as_dstl_error(error))
+        _settle_each(hit, lambda completion: completion.future.set_exception(as_dstl_error(error)))
 
     # -- the life of a checkpoint ------------------------------------------------------------------
 
@@ -364,15 +361,15 @@ class FsStateChangelogWriter(StateChangelogWriter[ChangelogStateHandle]):
         # A step that followed may have closed it already: what follows changes nothing then.
         self._closed = True
         for arrival in self._inbox.close():
-            self._release_late(arrival)
+            self._files.release_late(arrival)
         self._pending.clear()
         self._not_uploaded.clear()
         self._uploaded.clear()
         waiting, self._completions = self._completions, []
-        for completion in waiting:
-            completion.future.set_exception(
-                ClosedError(f"the writer was closed before checkpoint {completion.checkpoint_id} was durable")
-            )
+        text = "the writer was closed before checkpoint {} was durable"
+        _settle_each(
+            waiting, lambda each: each.future.set_exception(ClosedError(text.format(each.checkpoint_id)))
+        )
 
     # -- guards ------------------------------------------------------------------------------------
 
@@ -396,6 +393,16 @@ class FsStateChangelogWriter(StateChangelogWriter[ChangelogStateHandle]):
         self._check_thread()
         if self._closed:
             raise ClosedError("the changelog writer is closed: create another")
+
+
+def _settle_each(completions: list[PersistCompletion], settle: Callable[[PersistCompletion], None]) -> None:
+    """In order, and the others too where a step that follows one is interrupted; the interrupt goes on then.
+
+    Once all else is consistent: such a step may call the writer at once.
+    """
+    with ExitStack() as stack:
+        for completion in reversed(completions):
+            stack.callback(settle, completion)
 
 
 def checked_key_group(key_group: object) -> int:

@@ -253,3 +253,22 @@ class TestClose:
         setup.writer.close()
         assert future.exception(0) is None
         assert isinstance(waiting.exception(0), ClosedError)
+
+
+@pytest.mark.parametrize("end", ["complete_all", "fail", "close"])
+def test_an_interrupted_step_leaves_no_other_future_pending(setup: Setup, end: str) -> None:
+    """An interrupt in what follows one persist is the owner's; the persists behind it end nevertheless."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    from_ = setup.writer.next_sequence_number()
+    setup.persist().when_complete(interrupt)
+    behind = setup.writer.persist(from_, 2)
+    if end == "complete_all":
+        setup.scheduler.complete_all()
+    elif end == "fail":
+        setup.scheduler.fail()
+    with pytest.raises(KeyboardInterrupt):
+        setup.writer.close()
+    assert Future.done(behind)
