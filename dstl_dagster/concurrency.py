@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from types import MethodType
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 from weakref import ref
 
 T = TypeVar("T")
@@ -30,6 +30,18 @@ _MOST_PASSES: Final = 3
 def passes_ahead() -> int:
     """How many passes a process with the machine to itself reads ahead: one for each core, up to three."""
     return min(_MOST_PASSES, os.cpu_count() or 1)
+
+
+class Closing(Protocol):
+    """A `with` block closes it at its end."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Submit(Protocol):

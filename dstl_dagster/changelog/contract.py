@@ -6,14 +6,15 @@ Owns the contract. Does not own the storage of a log: `writer` has it in files. 
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from typing import Protocol
 
+from dstl_dagster.concurrency import Closing
 from dstl_dagster.format.handles import HandleT, SnapshotResult
 from dstl_dagster.format.sequence import SequenceNumber
 from dstl_dagster.futures import MailboxFuture
 
 
-class StateChangelogWriter(Protocol[HandleT]):
+class StateChangelogWriter(Closing, Protocol[HandleT]):
     """Appends changes of one operator's state and makes ranges of them durable. One thread: its maker's.
     As a context manager it is closed at the end.
 
@@ -85,9 +86,3 @@ class StateChangelogWriter(Protocol[HandleT]):
         close does not wait. A caller that needs the result waits for the future first.
         """
         ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from dstl_dagster.changelog.reader.read_cache import ReadCache
 from dstl_dagster.changelog.reader.reader import ChangelogReader
 from dstl_dagster.changelog.writer.writer import FsStateChangelogWriter
+from dstl_dagster.concurrency import Closing
 from dstl_dagster.errors import ClosedError, ConflictError, InvalidInputError
 from dstl_dagster.format.handles import LocalStateHandle, StreamStateHandle
 from dstl_dagster.format.key_groups import KeyGroupRange
@@ -42,7 +43,7 @@ from dstl_dagster.upload import (
 _logger = logging.getLogger(__name__)
 
 
-class FsStateChangelogStorage:
+class FsStateChangelogStorage(Closing):
     """Makes writers and readers of one job. Any thread may call; a context manager.
 
     Files are named `<base_path>/<job id>/dstl/<random uuid>` in the store.
@@ -154,12 +155,6 @@ class FsStateChangelogStorage:
         with suppress(ConflictError):
             self._store.delete(handle.name, precondition=Generation(generation))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def _named_hook(name: str | None) -> MetricsHook | None:
     if name is None:
@@ -206,7 +201,7 @@ def limit_local_copies(directory: Path | None, max_bytes: int) -> None:
             excess_bytes -= size
 
 
-class FsStateChangelogStorageView:
+class FsStateChangelogStorageView(Closing):
     """Reads only: for recovery. Files of a remote store are cached on disk while they are read."""
 
     def __init__(self, store: ObjectStore, options: FsStateChangelogOptions | None = None) -> None:
@@ -220,12 +215,6 @@ class FsStateChangelogStorageView:
     def close(self) -> None:
         """Delete what is cached and end the thread. May be called again."""
         self._cache.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class FsStateChangelogStorageFactory:

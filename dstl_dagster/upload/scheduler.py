@@ -19,6 +19,7 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
+from dstl_dagster.concurrency import Closing
 from dstl_dagster.errors import ClosedError, DstlError, InvalidInputError, UnavailableError
 from dstl_dagster.format.changelog_file.compression import Compression
 from dstl_dagster.settings.changelog import FsStateChangelogOptions, LocalRecoveryConfig
@@ -33,7 +34,7 @@ from dstl_dagster.upload.timers import ThreadTimer, Timer
 from dstl_dagster.upload.uploader import StateChangeFsUploader, StateChangeUploader, local_changelog_directory
 
 
-class StateChangeUploadScheduler(Protocol):
+class StateChangeUploadScheduler(Closing, Protocol):
     """Takes tasks and sees to it that each ends: completed or failed, exactly once. A context manager."""
 
     def upload(self, task: UploadTask) -> None:
@@ -51,12 +52,6 @@ class StateChangeUploadScheduler(Protocol):
     def close(self) -> None:
         """Fail what has not ended, end every thread. May be called again."""
         ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

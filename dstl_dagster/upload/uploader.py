@@ -19,9 +19,10 @@ import uuid
 import zlib
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.concurrency import Closing
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.changelog_file.compression import Compression
 from dstl_dagster.format.changelog_file.encoding import ChangelogFileEncoder
@@ -33,7 +34,7 @@ from dstl_dagster.upload.metrics import UploadMetrics
 from dstl_dagster.upload.tasks import UploadTask, UploadTasksResult
 
 
-class StateChangeUploader(Protocol):
+class StateChangeUploader(Closing, Protocol):
     """Uploads tasks: what a scheduler calls. Users may bring their own. A context manager."""
 
     def upload(self, tasks: Collection[UploadTask]) -> UploadTasksResult:
@@ -50,12 +51,6 @@ class StateChangeUploader(Protocol):
     def close(self) -> None:
         """No further upload follows. May be called again."""
         ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class StateChangeFsUploader(StateChangeUploader):

@@ -15,12 +15,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from dstl_dagster.changelog.reader.disk_cache import DiskCache
 from dstl_dagster.changelog.reader.read_plan import WHOLE_FILE_BYTES
 from dstl_dagster.changelog.reader.stored_file import Ranges, StoredFile, bound_again
-from dstl_dagster.concurrency import after_fork
+from dstl_dagster.concurrency import Closing, after_fork
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.changelog_file.reader import ReadFooter
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
@@ -91,7 +91,7 @@ class _Memory:
                     del self._flights[key]
 
 
-class ReadCache:
+class ReadCache(Closing):
     """Small files, ranges and footers in memory; with a disk, whole files of any length there. Any thread.
 
     A forked child begins with an empty one. A store on this machine is not cached.
@@ -160,12 +160,6 @@ class ReadCache:
         """Close the disk; what is open may be read on. May be called again."""
         if self._disk is not None:
             self._disk.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 _process_cache = ReadCache()

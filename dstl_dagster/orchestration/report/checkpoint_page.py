@@ -3,7 +3,8 @@
 Five lines at a glance, the chain, the files; all else behind a click, and the numbers to plot.
 
 An event keeps its picture for ever, so the chain says as of when it is, and nothing that the next minute
-makes untrue: no age, and not that step 6 is due, which follows at once (a check reports it where it does not).
+makes untrue: no age, and not that step 6 is due, which follows at once (a check reports it where it does
+not).
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
+from dstl_dagster.concurrency import Closing
 from dstl_dagster.errors import ClosedError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
 
@@ -22,7 +22,7 @@ _STEP_BYTES = 1 << 20
 """Read at a time where each byte is checksummed: it is still in the cache then."""
 
 
-class FileRanges:
+class FileRanges(Closing):
     """A `RangeReader` on a local file, open from the start. OSError where it cannot be read.
 
     Args:
@@ -90,9 +90,3 @@ class FileRanges:
         if descriptor is not None:
             with suppress(OSError):  # it is closed all the same, and the bytes that were read are right
                 os.close(descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
