@@ -62,9 +62,7 @@ class Counter(Protocol):
     """A sum of requests that only grows."""
 
     @property
-    def cost(self) -> Cost:
-        """So far."""
-        ...
+    def cost(self) -> Cost: ...
 
 
 _MOST_AHEAD = timedelta(hours=1)

@@ -97,7 +97,6 @@ class Working:
         self._thread.start()
 
     def stop(self) -> None:
-        """No line is printed any more. Idempotent."""
         self._ended.set()
         self._thread.join()
 

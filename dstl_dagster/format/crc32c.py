@@ -115,7 +115,6 @@ def _spread(register: int) -> int:
 
 
 def _gathered(spread: int) -> int:
-    """Inverse of `_spread`, of up to 63 bits."""
     return int((spread | _ZERO_DIGITS).to_bytes(_PRODUCT_BITS, "big"), 2)
 
 

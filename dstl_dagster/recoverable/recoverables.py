@@ -83,11 +83,9 @@ class Component:
 
     @classmethod
     def of(cls, bucket_name: str, stat: ObjectStat) -> Component:
-        """An object of this bucket."""
         return cls(bucket_name, stat.name, stat.generation, stat.size, stat.crc32c)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict for JSON."""
         return dict(vars(self))
 
     @classmethod

@@ -27,7 +27,6 @@ class _Serializer(Generic[_R]):
 
     @property
     def version(self) -> int:
-        """The version that `serialize` writes."""
         return _VERSION
 
     def serialize(self, recoverable: _R) -> bytes:

@@ -220,7 +220,6 @@ class LocalRecoveryConfig:
 
     @property
     def is_local_backup_enabled(self) -> bool:
-        """Whether local copies are stored."""
         return self.directories is not None
 
 

@@ -93,7 +93,6 @@ class KeyedOptions:
     @classmethod
     @cache
     def table(cls) -> OptionTable:
-        """Its options."""
         declared = [(each.name, each.metadata[_OPTION]) for each in fields(cls) if _OPTION in each.metadata]
         return OptionTable(Option(name, *declaration) for name, declaration in declared)
 

@@ -58,7 +58,6 @@ class MemoryBucket:
         self.objects[full_name] = made
 
     def remove(self, full_name: str) -> None:
-        """Delete a live object."""
         del self.objects[full_name]
         del self.ordered_names[bisect.bisect_left(self.ordered_names, full_name.encode())]
 

@@ -242,7 +242,6 @@ def _look_at_bucket(store: InspectableStore, checkpoint_retention: timedelta | N
 
 
 def _look_at_mount(store: ObjectStore, mounts: str | None) -> Iterator[Finding]:
-    """Of a folder."""
     parts = urlsplit(store.uri)
     if parts.scheme != "file":
         return

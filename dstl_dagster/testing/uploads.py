@@ -108,7 +108,6 @@ class ManualExecutor(Executor):
         return future
 
     def run_next(self) -> None:
-        """Run the oldest queued work."""
         future, work = self.queued.pop(0)
         try:
             future.set_result(work())
@@ -116,7 +115,6 @@ class ManualExecutor(Executor):
             future.set_exception(error)
 
     def run_all(self) -> None:
-        """Run everything queued, including what it submits."""
         while self.queued:
             self.run_next()
 

@@ -131,7 +131,6 @@ class AsOf:
 
     @property
     def is_time(self) -> bool:
-        """Whether it reads as a time."""
         return self._time is not None
 
     def resolved(self, view: TimelineView, job: str, store: ObjectStore, now: datetime) -> int:

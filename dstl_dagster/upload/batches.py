@@ -138,7 +138,6 @@ class BatchQueue:
         """Payload of all queued tasks."""
 
     def __len__(self) -> int:
-        """How many batches."""
         return len(self._batches)
 
     @property
@@ -147,7 +146,6 @@ class BatchQueue:
 
     @property
     def first(self) -> Batch | None:
-        """The batch that leaves next."""
         return self._batches[0] if self._batches else None
 
     @property
@@ -156,14 +154,12 @@ class BatchQueue:
         return bool(self._batches) and len(self._batches[-1].tasks) == self._max_tasks
 
     def add(self, task: UploadTask) -> None:
-        """Append a task."""
         if not self._batches or not self._joins(self._batches[-1], task):
             self._batches.append(Batch(self._begin_file))
         self._batches[-1].add(task)
         self.size_bytes += task.size
 
     def take(self) -> Batch | None:
-        """Remove the first batch."""
         if not self._batches:
             return None
         batch = self._batches.popleft()

@@ -110,7 +110,6 @@ class LocalCopySink:
             self._give_up()
 
     def write(self, octets: bytes | memoryview) -> None:
-        """Append bytes."""
         if self._file is None:
             return
         try:

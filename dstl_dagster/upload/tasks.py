@@ -104,7 +104,6 @@ class UploadTask:
             self._success_callback(results)
 
     def fail(self, error: BaseException) -> None:
-        """It will not be uploaded."""
         if not self._finish():
             return
         positions = [change_set.sequence_number for change_set in self.change_sets]
@@ -162,7 +161,6 @@ class UploadTasksResult:
 
     @property
     def results(self) -> dict[UploadTask, list[UploadResult]]:
-        """Of each task that is stored."""
         return {task: self._results_of(places) for task, places in self.tasks_offsets.items()}
 
     def _results_of(

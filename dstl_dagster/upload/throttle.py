@@ -62,7 +62,6 @@ class UploadThrottle:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Seized and not released."""
         with self._condition:
             return self._in_flight_bytes
 
@@ -104,7 +103,6 @@ class UploadThrottle:
                 self._condition.notify_all()
 
     def release(self, byte_count: int) -> None:
-        """Give seized bytes back."""
         with self._condition:
             if byte_count > self._in_flight_bytes:
                 raise InternalError(f"released {byte_count} of {self._in_flight_bytes} bytes in flight")

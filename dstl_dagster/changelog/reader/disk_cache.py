@@ -100,7 +100,6 @@ class DiskCache:
             return self._reserved_bytes
 
     def find(self, key: Hashable) -> FileRanges | None:
-        """The file, if it is on disk."""
         with self._lock:
             cached = self._files.get(key)
             if cached is None:

@@ -49,7 +49,6 @@ class PendingChanges:
         return size_bytes
 
     def add_columns(self, key_groups: npt.NDArray[np.int32], changes: pa.Array) -> None:
-        """Many changes."""
         self._seal_rows()
         run = ChangeRun.of_columns(key_groups, changes)
         self._runs.append(run)
@@ -62,14 +61,12 @@ class PendingChanges:
             self._key_groups, self._changes = [], []
 
     def take(self) -> ChangeColumns:
-        """Remove and return everything."""
         self._seal_rows()
         taken = ChangeColumns(self._runs)
         self.clear()
         return taken
 
     def clear(self) -> None:
-        """Drop everything."""
         self._runs, self._key_groups, self._changes = [], [], []
         self.size_bytes = 0
 

@@ -42,7 +42,6 @@ class Inbox:
             return not self._closed
 
     def take(self) -> Arrival | None:
-        """The oldest; `None` where there is none."""
         with self._lock:
             return self._waiting.popleft() if self._waiting else None
 

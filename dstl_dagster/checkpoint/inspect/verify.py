@@ -163,7 +163,6 @@ def _check_lists(store: ObjectStore, manifest: Manifest, found: Findings) -> Non
 
 
 def _files(manifest: Manifest) -> list[StreamStateHandle]:
-    """The changelog files, each once."""
     found = {
         stream.name: stream
         for entry in manifest.operators.values()

@@ -61,7 +61,6 @@ class ChangeSetLayout:
 
     @property
     def encoded_bytes(self) -> int:
-        """The length of a body with this layout."""
         headers = COUNT_BYTES + GROUP_BYTES * len(self.key_groups) + LENGTH_BYTES * len(self.lengths)
         return headers + int(self.lengths.sum())
 

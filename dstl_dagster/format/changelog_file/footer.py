@@ -93,7 +93,6 @@ class ChangeSetEntry:
 
     @property
     def block_bytes(self) -> int:
-        """The length of its block."""
         return 8 * self.group_count + 4 * self.change_count
 
 
@@ -114,7 +113,6 @@ class Trailer:
 
     @property
     def index_bytes(self) -> int:
-        """The length of the index."""
         return self.entry_count * _ENTRY.size
 
 

@@ -147,7 +147,6 @@ class ChangelogFileReader:
         return self._known.index
 
     def compression(self) -> Compression:
-        """How the body is compressed."""
         if self._known.compression is None:
             self._known.compression = self._read_compression()
         return self._known.compression

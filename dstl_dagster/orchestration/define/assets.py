@@ -202,8 +202,6 @@ def build_state_asset(
 def _graph_of(
     first: Callable[..., Any], complete: Callable[[Any], Any], inputs: Iterable[str]
 ) -> Callable[..., Any]:
-    """The function by which Dagster composes the graph."""
-
     def steps(**upstream: Any) -> Any:
         return complete(first(after=list(upstream.values())) if upstream else first())
 

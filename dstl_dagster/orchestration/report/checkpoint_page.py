@@ -95,7 +95,6 @@ class Pages:
         }
 
     def _at_a_glance(self, checkpoint: Checkpoint) -> dict[str, str]:
-        """The first lines of a checkpoint's page."""
         manifest = checkpoint.manifest
         stands = positions_in_words(manifest.positions)
         glance = {"resumes at": breakable(stands) or "no source has a position"}

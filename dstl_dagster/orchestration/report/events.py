@@ -125,7 +125,6 @@ class Reporter(Pages):
     def state(
         self, key: dg.AssetKey, checkpoint: Checkpoint, partition: str | None, step: str = "5"
     ) -> dg.AssetMaterialization:
-        """The event of the whole state."""
         completed = checkpoint.entry.completed
         metadata = {
             **self.next_partition_of(checkpoint),

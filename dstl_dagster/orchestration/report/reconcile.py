@@ -90,7 +90,6 @@ class Reconcile:
 
     @cached_property
     def reporter(self) -> Reporter:
-        """Makes the events."""
         page = self.page
         return Reporter.of(
             page.assets,
@@ -103,7 +102,6 @@ class Reconcile:
         )
 
     def completed(self, checkpoint_id: int) -> Completed | None:
-        """The record of step 5 of this checkpoint."""
         entry = self.view.checkpoints.get(checkpoint_id)
         return self.known.get(checkpoint_id) if entry is None else entry.completed
 

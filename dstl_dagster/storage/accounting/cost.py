@@ -101,7 +101,6 @@ class Cost:
 
     @classmethod
     def sum_of(cls, each: Iterable[Cost]) -> Cost:
-        """The sum of any number."""
         columns = zip(*map(_VALUES, each), strict=True)
         return cls(*map(sum, columns))
 
@@ -145,7 +144,6 @@ class Cost:
         return operations / 1000 + self.bytes_down * prices.egress_per_gib / _GIB
 
     def in_words(self) -> str:
-        """For a line of a log."""
         return (
             f"{counted(self.requests, 'request')} (A {self.class_a}, B {self.class_b}, free {self.free}; "
             f"{counted(self.uploads, 'upload')}, {self.retries} retries), "
@@ -196,7 +194,6 @@ class CostMeter:
             return self._added[0]
 
     def add(self, cost: Cost) -> None:
-        """Count what was requested."""
         with self._lock:
             self._added.append(cost)
             if len(self._added) > _MOST_ADDED:
@@ -276,7 +273,6 @@ class RunningCost:
         self._before = read()
 
     def so_far(self) -> Cost:
-        """Since it was made."""
         seconds = self._clock.monotonic_seconds() - self._began_seconds
         return replace(self._read() - self._before, seconds=seconds)
 

@@ -186,7 +186,6 @@ class GCSReader:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Free what was read ahead."""
         self._closed = True
         self._ahead = b""
 

@@ -85,7 +85,6 @@ class ResumableUpload:
 
     @property
     def buffered(self) -> bytes:
-        """The bytes not yet sent."""
         return bytes(self._unsent())
 
     def write(self, payload: Buffer, crc32c: int | None = None) -> int:

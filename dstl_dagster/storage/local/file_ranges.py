@@ -42,7 +42,6 @@ class FileRanges(Closing):
         return str(self._path)
 
     def status(self) -> os.stat_result:
-        """Of the file that is open."""
         return os.fstat(self._opened())
 
     def size_bytes(self) -> int:
@@ -85,7 +84,6 @@ class FileRanges(Closing):
         return self._descriptor
 
     def close(self) -> None:
-        """May be called again."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with suppress(OSError):  # it is closed all the same, and the bytes that were read are right

@@ -265,7 +265,6 @@ class FileIdentity:
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileIdentity:
-        """The identity of an open or named file."""
         return cls(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
@@ -303,7 +302,6 @@ class TemporaryFile:
         return len(octets)
 
     def sync(self) -> None:
-        """Make the bytes durable."""
         try:
             if self._hidden.durable:
                 os.fsync(self._descriptor)

@@ -47,7 +47,6 @@ class Record:
     """No writer of this store made the file."""
 
     def to_stat(self, name: str) -> ObjectStat:
-        """The record as `ObjectStore.stat` returns it."""
         return ObjectStat(name, self.generation, self.file.size, self.crc32c, self.updated, self.metadata)
 
 

@@ -68,7 +68,6 @@ class LocalWriting:
         return new.to_stat(name)
 
     def remove(self, name: str) -> None:
-        """Delete a live object. Under its lock."""
         path = object_path(self.root, name)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108 - as above

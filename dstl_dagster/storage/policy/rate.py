@@ -95,7 +95,6 @@ class RateLimit:
         )
 
     def answered(self, now: float) -> RateLimit:
-        """A request was answered, successfully or not."""
         if self.rate is None:
             return self
         unused_seconds = now - max(self.limited_at, self.decreased_at)
@@ -176,7 +175,6 @@ class RateLimiter:
                     return start
 
     def answered(self) -> None:
-        """A request was answered."""
         if self._limit.rate is None:
             return  # nothing to raise, and most processes never have anything else
         with self._lock:

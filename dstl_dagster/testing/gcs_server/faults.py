@@ -86,7 +86,6 @@ class FaultPlan:
             return self._hits
 
     def add(self, fault: ServerFault) -> None:
-        """Add a rule, in force from now on."""
         with self._lock:
             self._rules.append((fault, [fault.skip, -1 if fault.times is None else fault.times]))
 
@@ -97,7 +96,6 @@ class FaultPlan:
             self._random = None if faults is None or seeded is None else (seeded, faults)
 
     def clear(self) -> None:
-        """Forget all rules."""
         with self._lock:
             self._rules.clear()
             self._random = None

@@ -107,7 +107,6 @@ class Journal:
             os.close(descriptor)
 
     def read_payload(self, generation: int) -> bytes:
-        """The bytes of a generation."""
         return (self._payloads / str(generation)).read_bytes()
 
     def drop_payload(self, generation: int) -> None:
@@ -115,7 +114,6 @@ class Journal:
         (self._payloads / str(generation)).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the journal and release the folder."""
         os.close(self._descriptor)
         os.close(self._lock)
 

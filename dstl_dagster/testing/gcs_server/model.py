@@ -75,7 +75,6 @@ class Model:
             self._journal = journal
 
     def close(self) -> None:
-        """Close the journal."""
         with self.lock:
             if self._journal is not None:
                 self._journal.close()
@@ -110,7 +109,6 @@ class Model:
             return dict(self._bucket(name).resource)
 
     def bucket_names(self) -> list[str]:
-        """Sorted."""
         with self.lock:
             return sorted(self._buckets)
 

@@ -67,7 +67,6 @@ class StoredObject:
     component_count: int | None = None
 
     def resource(self) -> dict[str, Any]:
-        """The JSON object resource."""
         resource: dict[str, Any] = {
             "kind": "storage#object",
             "id": f"{self.bucket}/{self.name}/{self.generation}",

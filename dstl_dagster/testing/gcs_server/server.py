@@ -110,7 +110,6 @@ class GCSServer:
         return stored.payload if stored is not None and stored.name == name else None
 
     def start(self) -> GCSServer:
-        """Serve from a thread."""
         self._thread = threading.Thread(
             target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, name="gcs-server", daemon=True
         )
