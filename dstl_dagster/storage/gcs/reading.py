@@ -14,7 +14,7 @@ from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.accounting.cost import Cost, Operation
-from dstl_dagster.storage.base import ObjectStat
+from dstl_dagster.storage.base import ObjectReader, ObjectStat
 from dstl_dagster.storage.gcs.errors import RangeNotSatisfiableError
 from dstl_dagster.storage.gcs.json_api import GCSNames, stat_of_resource
 from dstl_dagster.storage.gcs.transport import GCSTransport
@@ -29,14 +29,12 @@ _READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
 
 
 class GCSReading:
-    """The read side of one store, by the names of `ObjectStore`. Any thread."""
+    """The read side of one store. Any thread."""
 
-    def __init__(self, transport: GCSTransport, names: GCSNames) -> None:
-        self._transport = transport
-        self._names = names
+    _transport: GCSTransport
+    _names: GCSNames
 
-    def stat(self, name: str, generation: int | None) -> ObjectStat | None:
-
+    def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
         def reload(attempt: RetryAttempt) -> ObjectStat:
             blob = self._names.blob(name, generation)
             blob.reload(**self._transport.once(attempt))
@@ -46,7 +44,7 @@ class GCSReading:
                     "trusted without one; encrypt the bucket with Google's or a Cloud KMS key, not with "
                     "keys in requests"
                 )
-            return self.stat_of(blob)
+            return self._stat_of(blob)
 
         try:
             uri = self._names.uri_of(name)
@@ -55,18 +53,18 @@ class GCSReading:
             self._transport.require_bucket()
             return None
 
-    def stat_of(self, blob: storage.Blob) -> ObjectStat:
+    def _stat_of(self, blob: storage.Blob) -> ObjectStat:
         """The stat of a handle that a response has filled."""
-        return stat_of_resource(blob.name[len(self._names.prefix) :], blob._properties, self.ask_crc32c)
+        return stat_of_resource(blob.name[len(self._names.prefix) :], blob._properties, self._ask_crc32c)
 
-    def ask_crc32c(self, name: str, generation: int) -> int:
+    def _ask_crc32c(self, name: str, generation: int) -> int:
         """As `json_api.AskCRC32C`."""
-        found = self.stat(name, generation)
+        found = self.stat(name, generation=generation)
         if found is None:
             raise rules.missing(self._names.uri_of(name), generation)
         return found.crc32c
 
-    def get(self, name: str, generation: int | None) -> bytes:
+    def get(self, name: str, *, generation: int | None = None) -> bytes:
         uri = self._names.uri_of(name)
         for reads_left in range(_CORRUPT_READS - 1, -1, -1):
             try:
@@ -78,11 +76,11 @@ class GCSReading:
                 self._transport.count(Cost(retries=1))
         raise AssertionError("unreachable")
 
-    def get_range(self, name: str, start: int, length: int, generation: int | None) -> bytes:
+    def get_range(self, name: str, start: int, length: int, *, generation: int | None = None) -> bytes:
         rules.check_range(name, start, length)
         uri = self._names.uri_of(name)
         if length == 0:
-            if self.stat(name, generation) is None:
+            if self.stat(name, generation=generation) is None:
                 raise rules.missing(uri, generation)
             return b""
         try:
@@ -101,9 +99,9 @@ class GCSReading:
 
         return self._transport.ask(uri, Operation.READ, download)
 
-    def open_read(self, name: str, start: int, generation: int | None) -> GCSReader:
+    def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
         rules.check_range(name, start)
-        found = self.stat(name, generation)
+        found = self.stat(name, generation=generation)
         if found is None:
             raise rules.missing(self._names.uri_of(name), generation)
         # Every part is read of the generation that was found, so that no two are ever mixed.
@@ -111,10 +109,10 @@ class GCSReading:
             self._names.uri_of(name),
             found,
             start,
-            lambda first, length: self.get_range(name, first, length, found.generation),
+            lambda first, length: self.get_range(name, first, length, generation=found.generation),
         )
 
-    def walk(self, prefix: str, start_offset: str | None) -> Iterator[ObjectStat]:
+    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
         offset = None if start_offset is None else self._names.prefix + start_offset
         token: str | None = None
         while True:
@@ -123,13 +121,12 @@ class GCSReading:
             if token is None:
                 return
 
-    def first(self, prefix: str, count: int, start_offset: str | None) -> Sequence[ObjectStat]:
+    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
         offset = None if start_offset is None else self._names.prefix + start_offset
         page, token = self._page(self._names.prefix + prefix, offset, None, count)
         if len(page) < count and token is not None:
-            return list(
-                islice(self.walk(prefix, start_offset), count)
-            )  # a service may return less than asked
+            # A service may return less than asked.
+            return [*islice(self.list(prefix, start_offset=start_offset), count)]
         return page
 
     def _page(
@@ -145,7 +142,7 @@ class GCSReading:
                 **self._transport.once(attempt),
             )
             page = next(walk.pages, ())
-            return [self.stat_of(blob) for blob in page], walk.next_page_token
+            return [self._stat_of(blob) for blob in page], walk.next_page_token
 
         return self._transport.ask(self._names.uri, Operation.LIST, fetch)
 

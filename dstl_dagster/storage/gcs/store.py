@@ -11,7 +11,7 @@ Every change carries the caller's precondition.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -25,7 +25,6 @@ from dstl_dagster.storage.accounting.cost import Cost, CostMeter, Operation
 from dstl_dagster.storage.base import (
     Buffer,
     Generation,
-    ObjectReader,
     ObjectStat,
     ObjectStore,
     ObjectWriter,
@@ -59,7 +58,7 @@ _CAPABILITIES = StoreCapabilities(
 _WITHOUT_BATCHES = replace(_CAPABILITIES, batch_deletes=False)
 
 
-class GCSObjectStore:
+class GCSObjectStore(GCSReading):
     """One bucket, below an optional prefix. Any thread.
 
     Args:
@@ -91,7 +90,6 @@ class GCSObjectStore:
     def _attach(self, transport: GCSTransport, prefix: str) -> None:
         self._transport = transport
         self._names = GCSNames(transport.bucket, prefix)
-        self._reading = GCSReading(transport, self._names)
 
     def __repr__(self) -> str:
         return f"GCSObjectStore({self.uri!r})"
@@ -188,7 +186,7 @@ class GCSObjectStore:
                 checksum="crc32c",
                 **self._transport.once(attempt),
             )
-            return self._reading.stat_of(blob)
+            return self._stat_of(blob)
 
         try:
             return self._change(name, Operation.INSERT, pairs, upload, bytes_up=len(octets))
@@ -225,28 +223,8 @@ class GCSObjectStore:
             ResumableUpload(uri, start, partial(self._transport.send, uri), self._transport.retries, size),
             # A small object goes in one request instead of two.
             put=lambda octets: self.put(name, octets, precondition=precondition, metadata=pairs),
-            stat_of=lambda resource: stat_of_resource(name, resource, self._reading.ask_crc32c),
+            stat_of=lambda resource: stat_of_resource(name, resource, self._ask_crc32c),
         )
-
-    # -- reading
-
-    def stat(self, name: str, *, generation: int | None = None) -> ObjectStat | None:
-        return self._reading.stat(name, generation)
-
-    def get(self, name: str, *, generation: int | None = None) -> bytes:
-        return self._reading.get(name, generation)
-
-    def get_range(self, name: str, start: int, length: int, *, generation: int | None = None) -> bytes:
-        return self._reading.get_range(name, start, length, generation)
-
-    def open_read(self, name: str, *, start: int = 0, generation: int | None = None) -> ObjectReader:
-        return self._reading.open_read(name, start, generation)
-
-    def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
-        return self._reading.walk(prefix, start_offset)
-
-    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
-        return self._reading.first(prefix, count, start_offset)
 
     # -- compose, copy, delete
 
@@ -286,7 +264,7 @@ class GCSObjectStore:
                 _target_object=blob,
             )
             blob._set_properties(composed)
-            return self._reading.stat_of(blob)
+            return self._stat_of(blob)
 
         made = self._change(target, Operation.COMPOSE, pairs, compose_once)
         rules.check_crc32c(self.uri_of(target), made.crc32c, crc32c)
@@ -320,7 +298,7 @@ class GCSObjectStore:
                     **self._transport.once(attempt),
                 )
                 if token is None:
-                    return destination._reading.stat_of(blob)
+                    return destination._stat_of(blob)
                 destination._transport.count(Cost.of(Operation.REWRITE_ON))
 
         made = destination._change(target, Operation.REWRITE, pairs, rewrite_once)
