@@ -23,7 +23,7 @@ from dstl_dagster.cli.decisions import (
     savepoint_command,
 )
 from dstl_dagster.cli.names import operator_command, schema_command, source_command
-from dstl_dagster.cli.options import AT, as_json_option, id_argument, job_options
+from dstl_dagster.cli.options import AT, as_json_option, id_argument, job_options, progress_of
 from dstl_dagster.cli.output import answer, say, show
 from dstl_dagster.cli.render import (
     audit_lines,
@@ -41,7 +41,6 @@ from dstl_dagster.cli.rows import (
     history_command,
     materialize_command,
 )
-from dstl_dagster.cli.working import progress_of
 from dstl_dagster.timeline import AsOf, Snapshot, record_to_plain
 
 

@@ -15,6 +15,8 @@ from dstl_dagster.cli.options import (
     AT,
     as_json_option,
     dry_run_option,
+    open_working,
+    progress_of,
     store_option,
     user_name,
     with_job_options,
@@ -22,7 +24,6 @@ from dstl_dagster.cli.options import (
 )
 from dstl_dagster.cli.output import Table, answer, local_time, say, show
 from dstl_dagster.cli.render import checkpoint_json, operators_table, sources_table
-from dstl_dagster.cli.working import open_working, progress_of
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.jobs import (

@@ -11,10 +11,9 @@ import click
 import pyarrow as pa
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, CheckpointReader, materialize
-from dstl_dagster.cli.options import AT, as_json_option, dry_run_option, id_argument, job_options
+from dstl_dagster.cli.options import AT, as_json_option, dry_run_option, id_argument, job_options, progress_of
 from dstl_dagster.cli.output import Table, answer, say, show
 from dstl_dagster.cli.render import changes_table, checkpoint_json
-from dstl_dagster.cli.working import progress_of
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.keyed import (

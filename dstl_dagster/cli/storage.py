@@ -7,9 +7,8 @@ import sys
 
 import click
 
-from dstl_dagster.cli.options import as_json_option, dry_run_option, with_job_options
+from dstl_dagster.cli.options import as_json_option, dry_run_option, require_folder, with_job_options
 from dstl_dagster.cli.output import answer, is_quiet, say
-from dstl_dagster.cli.working import require_folder
 from dstl_dagster.settings import JobOptions
 
 

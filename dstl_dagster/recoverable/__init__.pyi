@@ -14,7 +14,7 @@ from dstl_dagster.recoverable.compose import (
     temporary_names as temporary_names,
 )
 from dstl_dagster.recoverable.fingerprint import fingerprint_of as fingerprint_of, is_own as is_own
-from dstl_dagster.recoverable.blob_names import GSBlobIdentifier as GSBlobIdentifier
+from dstl_dagster.recoverable.recoverables import GSBlobIdentifier as GSBlobIdentifier
 from dstl_dagster.recoverable.recoverables import (
     Component as Component,
     GSCommitRecoverable as GSCommitRecoverable,

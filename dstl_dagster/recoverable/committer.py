@@ -13,9 +13,13 @@ import uuid
 from collections.abc import Sequence
 
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
-from dstl_dagster.recoverable.blob_names import GSBlobIdentifier, temporary_blob_identifier
 from dstl_dagster.recoverable.commit import CommitOutcome, CommitState, commit_file
-from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
+from dstl_dagster.recoverable.recoverables import (
+    Component,
+    GSBlobIdentifier,
+    GSCommitRecoverable,
+    temporary_blob_identifier,
+)
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStore
 

@@ -1,7 +1,7 @@
 """Which objects are composed into which, and under which names: the plan of a commit.
 
 Owns the shape of the tree, and the names of all temporary objects of one file, components and intermediates.
-Does not own the pattern of a name (`blob_names`). Pure: sends no requests (`commit` does).
+Does not own the pattern of a name (`recoverables`). Pure: sends no requests (`commit` does).
 
 A compose takes at most 32 sources, so n components need ceil((n-1)/31) composes. Of all trees with that
 few, this one is the flattest, ceil(log32 n) waves, and rewrites the fewest bytes: the first wave folds only
@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.recoverable.blob_names import (
+from dstl_dagster.recoverable.recoverables import (
+    Component,
     GSBlobIdentifier,
+    GSCommitRecoverable,
     new_component_id,
     temporary_bucket_name,
     temporary_object_name,
     temporary_object_name_with_entropy,
 )
-from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import MAX_COMPOSE_SOURCES

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Generic, TypeVar
 
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
-from dstl_dagster.recoverable.blob_names import GSBlobIdentifier
-from dstl_dagster.recoverable.recoverables import GSCommitRecoverable, GSResumeRecoverable
+from dstl_dagster.recoverable.recoverables import GSBlobIdentifier, GSCommitRecoverable, GSResumeRecoverable
 
 _VERSION: Final = 0
 _MAX_TEXT_BYTES: Final = 0xFFFF

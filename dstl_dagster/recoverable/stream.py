@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING
 
 from dstl_dagster.errors import ClosedError, ErrorKind, InvalidInputError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
-from dstl_dagster.recoverable.blob_names import GSBlobIdentifier, temporary_blob_identifier
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter, look_up_component
-from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable, GSResumeRecoverable
+from dstl_dagster.recoverable.recoverables import (
+    Component,
+    GSBlobIdentifier,
+    GSCommitRecoverable,
+    GSResumeRecoverable,
+    temporary_blob_identifier,
+)
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import (
     ABSENT,

@@ -12,10 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.recoverable.blob_names import TEMPORARY_OBJECT_PREFIX, GSBlobIdentifier, attempt_of
 from dstl_dagster.recoverable.commit import Pin, delete_exactly
 from dstl_dagster.recoverable.compose import temporary_names
-from dstl_dagster.recoverable.recoverables import GSCommitRecoverable
+from dstl_dagster.recoverable.recoverables import (
+    TEMPORARY_OBJECT_PREFIX,
+    GSBlobIdentifier,
+    GSCommitRecoverable,
+    attempt_of,
+)
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStat, ObjectStore
 

@@ -12,9 +12,14 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.recoverable.blob_names import GSBlobIdentifier, new_component_id
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
-from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable, GSResumeRecoverable
+from dstl_dagster.recoverable.recoverables import (
+    Component,
+    GSBlobIdentifier,
+    GSCommitRecoverable,
+    GSResumeRecoverable,
+    new_component_id,
+)
 from dstl_dagster.recoverable.serializers import GSCommitRecoverableSerializer, GSResumeRecoverableSerializer
 from dstl_dagster.recoverable.stream import GSRecoverableFsDataOutputStream
 from dstl_dagster.settings.gs import GSFileSystemOptions

@@ -10,13 +10,13 @@ import uuid
 from collections.abc import Callable
 
 from dstl_dagster.errors import ConflictError
-from dstl_dagster.recoverable.blob_names import (
+from dstl_dagster.recoverable.recoverables import (
     GSBlobIdentifier,
+    GSCommitRecoverable,
     temporary_bucket_name,
     temporary_object_name,
     temporary_object_partial_name,
 )
-from dstl_dagster.recoverable.recoverables import GSCommitRecoverable
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ABSENT, ANY, Generation, ObjectStore, Precondition, Source
 

@@ -5,9 +5,9 @@ from dstl_dagster.timeline.attempt import (
     PlannedAttempt as PlannedAttempt,
     attempt_id as attempt_id,
 )
-from dstl_dagster.timeline.documents import write_once as write_once
+from dstl_dagster.timeline.archive import write_once as write_once
 from dstl_dagster.timeline.grace import GraceClock as GraceClock
-from dstl_dagster.timeline.job_folders import job_names as job_names
+from dstl_dagster.timeline.missing import job_names as job_names
 from dstl_dagster.timeline.lost import unexplained as unexplained
 from dstl_dagster.timeline.missing import (
     gone_checkpoint as gone_checkpoint,

@@ -10,6 +10,10 @@ Why this is safe. Everything here is derived from records that stay on the timel
 writes the same bytes, repeating a write changes nothing, and all that a killed writer left is true. A view
 looks here only for facts older than its snapshot, and all of those were archived before the snapshot record
 was written.
+
+They are stored as every document is that never changes, a manifest and a report too: its bytes are a function
+of its content, so the same bytes under its name are success, no matter who wrote them; different bytes are a
+conflict, unless the caller knows that they say the same.
 """
 
 from __future__ import annotations
@@ -21,14 +25,48 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dstl_dagster.concurrency import gather
-from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
+from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, NotFoundError, UnavailableError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.format.names import attempt_half
-from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline.documents import write_once
+from dstl_dagster.storage import ABSENT, ObjectStore
 from dstl_dagster.timeline.records import BatchKey
 from dstl_dagster.timeline.view import Ending, Fate, TimelineView
+
+
+def in_doubt(what: str, error: DstlError) -> UnavailableError:
+    """The error for a write that failed and is not there: it may still arrive, unless writes are denied."""
+    if error.kind == ErrorKind.NO_PERMISSION:
+        return UnavailableError(f"{what} cannot be written: {error}", kind=ErrorKind.NO_PERMISSION)
+    return UnavailableError(f"{error}. Whether {what} was written is unknown: run the step again")
+
+
+def write_once(
+    store: ObjectStore,
+    name: str,
+    payload: bytes,
+    *,
+    otherwise: ConflictError,
+    is_same: Callable[[bytes], bool] = lambda _: False,
+) -> tuple[bytes, int | None]:
+    """Create the object. Succeeds if the same bytes are already there, or others for which `is_same` is true.
+
+    Returns: the bytes that are there, and their generation if this call created them.
+    Raises: `otherwise` if different bytes are there; UnavailableError if the outcome cannot be determined
+    (call again).
+    """
+    try:
+        made = store.put(name, payload, precondition=ABSENT)
+    except (ConflictError, UnavailableError) as error:
+        try:
+            there = store.get(name)
+        except NotFoundError:
+            raise in_doubt(name, error) from error
+        if there != payload and not is_same(there):
+            raise otherwise from error
+        return there, None
+    return payload, made.generation
+
 
 _KIND = "archived"
 _VERSION = 1

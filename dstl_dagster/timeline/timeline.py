@@ -44,9 +44,8 @@ from dstl_dagster.errors import (
 )
 from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ABSENT, ANY, ObjectStat, ObjectStore
-from dstl_dagster.timeline.archive import Archive
+from dstl_dagster.timeline.archive import Archive, in_doubt
 from dstl_dagster.timeline.attempt import Attempt
-from dstl_dagster.timeline.documents import in_doubt
 from dstl_dagster.timeline.grace import GraceClock
 from dstl_dagster.timeline.lost import lost, unexplained_manifests
 from dstl_dagster.timeline.record_codec import copy_in_metadata, encode_record

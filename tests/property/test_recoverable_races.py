@@ -351,7 +351,7 @@ def test_retract_beside_a_commit_leaves_nothing() -> None:
 def test_writer_ids_make_components_unique() -> None:
     """The upper half of every temporary id is the attempt's, intermediates included."""
     from dstl_dagster.recoverable import temporary_names
-    from dstl_dagster.recoverable.blob_names import attempt_of
+    from dstl_dagster.recoverable.recoverables import attempt_of
 
     attempt = uuid.uuid4()
     store = MemoryObjectStore()

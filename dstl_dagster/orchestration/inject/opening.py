@@ -1,4 +1,7 @@
-"""The request for step 1 of a run's batch: its owner, its key, its conditions.
+"""The request for step 1 of a run's batch: its owner, its key, its conditions, and when it may be made.
+
+That is at once, in place of a dead attempt, or after one of the same run: two steps of a run may write one
+job, but a run does not wait for another run's, which may take days.
 
 Owns the translation of Dagster's run into a request. Does not own opening the attempt: by this process,
 which goes on writing (`resources`), or by one that hands it to another process (`pipes_batch`).
@@ -9,19 +12,25 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
-from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.orchestration.code_location import assets_in, definition_of, step_of
 from dstl_dagster.orchestration.inject.renamed_asset import refuse_new_name
-from dstl_dagster.orchestration.inject.turns import Turn
-from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.owners import owner_of_step
+from dstl_dagster.orchestration.keys import TAG_TAKE_OVER, JobAssets
+from dstl_dagster.orchestration.owners import (
+    OwnerRuns,
+    owner_of_step,
+    root_run_id,
+    run_of_owner,
+    step_of_owner,
+)
 from dstl_dagster.orchestration.partition_order import require_next_partition
 from dstl_dagster.orchestration.partitions import interval, partition_of, window_key, window_of
 from dstl_dagster.orchestration.report.failed_partitions import leave_as_it_was
@@ -29,7 +38,73 @@ from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.orchestration.run_claims import claim_of_op
 from dstl_dagster.orchestration.steps import Step, show_again
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
-from dstl_dagster.timeline import BatchKey
+from dstl_dagster.timeline import BatchKey, Opened
+
+TakeOver = bool | uuid.UUID
+_LOOK_AGAIN_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A step's turn to write a job. `context`: of the step in its run."""
+
+    context: Any
+    coordinator: CheckpointCoordinator
+    clock: Clock = field(default_factory=SystemClock)
+
+    def taken(self, opening: Callable[[TakeOver], T]) -> T:
+        """Open an attempt once no other step of the run has one open; `opening` gets what it may fence.
+
+        Raises: ConflictError (kind `attempt_open`) while another run's is open, or one of this run's that a
+        later step completes; and as `opening` does.
+        """
+        while True:
+            take_over = self._may_fence()
+            try:
+                return opening(take_over)
+            except ConflictError as error:
+                opened = self.coordinator.timeline.seen().open_attempt
+                if error.kind != ErrorKind.ATTEMPT_OPEN or opened is None or not self._is_beside(opened):
+                    raise
+
+    def _may_fence(self) -> TakeOver:
+        """Any attempt, if the run's tag says so. Else the open one, and no other that opens meanwhile, where
+        its run has ended with all re-executions, or its step of this run.
+        """
+        if self.context.dagster_run.tags.get(TAG_TAKE_OVER) == "true":
+            return True
+        owners = OwnerRuns(self.context.instance)
+        waits_for = done = None
+        while True:
+            opened = self.coordinator.timeline.tail().open_attempt
+            if opened is None:
+                return False
+            if not self._is_beside(opened):
+                return opened.attempt if owners.have_ended(opened.owner) else False
+            where = f"checkpoint {opened.checkpoint_id} of job {self.coordinator.job!r}"
+            other = f"step {step_of_owner(opened.owner)} of this run"
+            if owners.are_trying(opened.owner):
+                if waits_for != opened.attempt:
+                    self.context.log.info(f"{other} makes {where}: waiting for it")
+                waits_for = opened.attempt
+                self.clock.sleep_seconds(_LOOK_AGAIN_SECONDS)
+            elif not owners.have_done(opened.owner):
+                return opened.attempt
+            elif done != opened.attempt:
+                done = opened.attempt  # its end may have come since it was seen open
+            else:
+                raise ConflictError(
+                    f"{other} has begun {where}, and a later step completes it: let this one depend on that",
+                    kind=ErrorKind.ATTEMPT_OPEN,
+                )
+
+    def _is_beside(self, opened: Opened) -> bool:
+        """Whether another step of this run has opened it."""
+        step = step_of_owner(opened.owner)
+        own = self.context.step.key
+        root = root_run_id(self.context.dagster_run)
+        return step not in (None, own) and run_of_owner(opened.owner) == root
+
 
 T = TypeVar("T")
 Check = Callable[[Checkpoint | None], None]

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.cli import main, working
+from dstl_dagster.cli import main, options
 from dstl_dagster.cli.output import Table, local_time, printable
 from dstl_dagster.keyed import write_rows
 from dstl_dagster.state import StateSchema
@@ -255,8 +255,8 @@ def test_progress_waits_until_it_is_worth_it(coordinator, capsys, monkeypatch):
     """Nothing for short work; each tenth of long work; nothing where it is not wanted."""
     assert run(coordinator, "verify").stderr == ""
     moments = iter([0.0, 1.0, 3.0, 4.0, 5.0])
-    monkeypatch.setattr(working, "is_quiet", lambda: False)
-    show = working.progress_of("checks", lambda: next(moments))
+    monkeypatch.setattr(options, "is_quiet", lambda: False)
+    show = options.progress_of("checks", lambda: next(moments))
     for done in (10, 20, 25, 30):
         show(done, 100)
     assert capsys.readouterr().err == "20 of 100 checks\n30 of 100 checks\n"

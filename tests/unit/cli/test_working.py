@@ -9,7 +9,7 @@ import click
 from click.testing import CliRunner
 
 from dstl_dagster.cli import main
-from dstl_dagster.cli.working import Working, moments
+from dstl_dagster.cli.options import Working, moments
 from dstl_dagster.storage import NO_COST, Cost, LocalObjectStore
 from dstl_dagster.storage.accounting.cost import Operation
 

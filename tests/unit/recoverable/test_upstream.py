@@ -30,7 +30,7 @@ from dstl_dagster.recoverable import (
     GSRecoverableWriter,
     GSResumeRecoverable,
     GSResumeRecoverableSerializer,
-    blob_names,
+    recoverables,
 )
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT
@@ -79,22 +79,25 @@ class TestBlobUtils:
 
     def test_temporary_bucket(self) -> None:
         """The option's bucket, or the final object's."""
-        assert blob_names.temporary_bucket_name(FINAL, OPTIONS[1]) == "temp"
-        assert blob_names.temporary_bucket_name(FINAL, OPTIONS[0]) == "foo"
+        assert recoverables.temporary_bucket_name(FINAL, OPTIONS[1]) == "temp"
+        assert recoverables.temporary_bucket_name(FINAL, OPTIONS[0]) == "foo"
 
     def test_temporary_names(self) -> None:
         """The three patterns, to the letter."""
-        assert blob_names.temporary_object_partial_name(FINAL) == ".inprogress/foo/bar/"
-        assert blob_names.temporary_object_name(FINAL, UUID) == f".inprogress/foo/bar/{UUID}"
+        assert recoverables.temporary_object_partial_name(FINAL) == ".inprogress/foo/bar/"
+        assert recoverables.temporary_object_name(FINAL, UUID) == f".inprogress/foo/bar/{UUID}"
         assert (
-            blob_names.temporary_object_name_with_entropy(FINAL, UUID) == f"{UUID}.inprogress/foo/bar/{UUID}"
+            recoverables.temporary_object_name_with_entropy(FINAL, UUID)
+            == f"{UUID}.inprogress/foo/bar/{UUID}"
         )
 
     def test_temporary_blob_identifier(self) -> None:
         """Bucket and name by the options."""
         name = f".inprogress/foo/bar/{UUID}"
-        assert blob_names.temporary_blob_identifier(FINAL, UUID, OPTIONS[0]) == GSBlobIdentifier("foo", name)
-        assert blob_names.temporary_blob_identifier(FINAL, UUID, OPTIONS[3]) == GSBlobIdentifier(
+        assert recoverables.temporary_blob_identifier(FINAL, UUID, OPTIONS[0]) == GSBlobIdentifier(
+            "foo", name
+        )
+        assert recoverables.temporary_blob_identifier(FINAL, UUID, OPTIONS[3]) == GSBlobIdentifier(
             "temp", f"{UUID}{name}"
         )
 
@@ -140,7 +143,7 @@ class TestRecoverables:
     def test_should_get_component_blob_ids(self, options: GSFileSystemOptions) -> None:
         """Names and bucket as the options say."""
         ids = [uuid.uuid4() for _ in range(3)]
-        expected = [blob_names.temporary_blob_identifier(FINAL, each, options) for each in ids]
+        expected = [recoverables.temporary_blob_identifier(FINAL, each, options) for each in ids]
         assert GSCommitRecoverable(FINAL, ids).component_blob_ids(options) == expected
 
     @pytest.mark.parametrize("position", [-1, 2**63, "1"])
