@@ -52,7 +52,6 @@ from dstl_dagster.storage.open import (
 from dstl_dagster.storage.policy.retry import Retries as Retries, RetryPolicy as RetryPolicy
 from dstl_dagster.storage.policy.rate import let_settle as let_settle
 from dstl_dagster.storage.preflight import (
-    Finding as Finding,
     Severity as Severity,
     check_store as check_store,
 )

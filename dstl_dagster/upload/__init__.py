@@ -3,49 +3,8 @@
 Does not own the writers of the bytes (`changelog`) or the users of a file (`registry`).
 """
 
-from dstl_dagster.storage import RetryPolicy
-from dstl_dagster.upload.metrics import UploadMetrics
-from dstl_dagster.upload.racing import RetryingExecutor
-from dstl_dagster.upload.scheduler import (
-    BatchingStateChangeUploadScheduler,
-    StateChangeUploadScheduler,
-    UploadPolicy,
-    UploadScheduler,
-    direct_scheduler,
-    scheduler_from_config,
-)
-from dstl_dagster.upload.tasks import UploadResult, UploadTask, UploadTasksResult
-from dstl_dagster.upload.throttle import ALWAYS_AVAILABLE, Availability, UploadThrottle
-from dstl_dagster.upload.timers import ThreadTimer, Timer
-from dstl_dagster.upload.uploader import (
-    DuplicatingStateChangeFsUploader,
-    StateChangeFsUploader,
-    StateChangeUploader,
-    job_id_text,
-    local_changelog_directory,
-)
+from __future__ import annotations
 
-__all__ = [
-    "ALWAYS_AVAILABLE",
-    "Availability",
-    "BatchingStateChangeUploadScheduler",
-    "DuplicatingStateChangeFsUploader",
-    "RetryPolicy",
-    "RetryingExecutor",
-    "StateChangeFsUploader",
-    "StateChangeUploadScheduler",
-    "StateChangeUploader",
-    "ThreadTimer",
-    "Timer",
-    "UploadMetrics",
-    "UploadPolicy",
-    "UploadResult",
-    "UploadScheduler",
-    "UploadTask",
-    "UploadTasksResult",
-    "UploadThrottle",
-    "direct_scheduler",
-    "job_id_text",
-    "local_changelog_directory",
-    "scheduler_from_config",
-]
+from dstl_dagster._lazy import lazy_face
+
+__getattr__, __dir__, __all__ = lazy_face(__name__)

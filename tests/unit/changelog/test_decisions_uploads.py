@@ -30,15 +30,9 @@ from dstl_dagster.testing.uploads import (
     ManualTimer,
     RecordingUploader,
 )
-from dstl_dagster.upload import (
-    BatchingStateChangeUploadScheduler,
-    RetryPolicy,
-    UploadPolicy,
-    UploadScheduler,
-    UploadTask,
-    UploadTasksResult,
-    UploadThrottle,
-)
+from dstl_dagster.upload import BatchingStateChangeUploadScheduler, RetryPolicy, UploadTask, UploadTasksResult
+from dstl_dagster.upload.scheduler import UploadPolicy, UploadScheduler
+from dstl_dagster.upload.throttle import UploadThrottle
 from tests.unit.changelog.writing import DEADLINE_SECONDS, FAST, RANGE, names_in, open_writer, persisted
 
 

@@ -16,7 +16,8 @@ from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.storage import ABSENT, GCSObjectStore, MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.uploads import CallerExecutor, ManualTimer
-from dstl_dagster.upload import RetryPolicy, StateChangeFsUploader, UploadPolicy, UploadScheduler, UploadTask
+from dstl_dagster.upload import RetryPolicy, StateChangeFsUploader, UploadTask
+from dstl_dagster.upload.scheduler import UploadPolicy, UploadScheduler
 from dstl_dagster.upload.timers import ThreadTimer, Timer
 
 CHUNK = 256 * 1024

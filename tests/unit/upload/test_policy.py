@@ -9,7 +9,8 @@ import pytest
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import StoreCapabilities
-from dstl_dagster.upload import RetryPolicy, UploadPolicy
+from dstl_dagster.upload import RetryPolicy
+from dstl_dagster.upload.scheduler import UploadPolicy
 
 LOCAL = StoreCapabilities(is_local=True, max_useful_threads=2)
 REMOTE = StoreCapabilities()

@@ -23,12 +23,12 @@ from dstl_dagster.testing.uploads import CallerExecutor, ManualExecutor, ManualT
 from dstl_dagster.upload import (
     BatchingStateChangeUploadScheduler,
     DuplicatingStateChangeFsUploader,
-    RetryingExecutor,
     RetryPolicy,
     StateChangeFsUploader,
     UploadMetrics,
     UploadTask,
 )
+from dstl_dagster.upload.racing import RetryingExecutor
 
 DEADLINE_SECONDS = 20
 PREFIX = "ChangelogStorage."

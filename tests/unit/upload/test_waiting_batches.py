@@ -20,13 +20,12 @@ from dstl_dagster.upload import (
     RetryPolicy,
     StateChangeFsUploader,
     UploadMetrics,
-    UploadPolicy,
-    UploadScheduler,
     UploadTask,
     UploadTasksResult,
 )
 from dstl_dagster.upload.batches import BatchQueue
 from dstl_dagster.upload.file_upload import FileUpload
+from dstl_dagster.upload.scheduler import UploadPolicy, UploadScheduler
 
 DELAY_SECONDS = 1.0
 BUFFER_BYTES = 1 << 20
