@@ -3,10 +3,8 @@ from dstl_dagster.recoverable.commit import (
     CommitState as CommitState,
     Copied as Copied,
     CopiedSource as CopiedSource,
-    compose_file as compose_file,
+    FileCommit as FileCommit,
     delete_copied as delete_copied,
-    discard_file as discard_file,
-    retract_file as retract_file,
 )
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter as GSRecoverableWriterCommitter
 from dstl_dagster.recoverable.compose import (

@@ -59,6 +59,13 @@ from dstl_dagster.storage import (
     write_own,
 )
 
+_logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_ROUNDS = 4
+Copied = Callable[[], bool]
+"""Whether the store is certainly a copy. Asked where it decides, at most once for each file."""
+
 
 @dataclass(frozen=True)
 class Pin:
@@ -119,14 +126,6 @@ def delete_copied(sources: Iterable[CopiedSource], clock: Clock, *, threads: int
             pass  # a conflict: another generation has the name, and ours is gone
 
 
-_logger = logging.getLogger(__name__)
-_T = TypeVar("_T")
-
-_ROUNDS = 4
-Copied = Callable[[], bool]
-"""Whether the store is certainly a copy. Asked where it decides, at most once for each file."""
-
-
 class CommitState(StrEnum):
     """How a commit ended."""
 
@@ -153,16 +152,17 @@ class CommitOutcome:
     foreign_generation: int | None = None
 
 
-def commit_file(
-    store: ObjectStore,
-    recoverable: GSCommitRecoverable,
-    components: Sequence[Component] | None = None,
-    *,
-    options: GSFileSystemOptions | None = None,
-    parallelism: int = 32,
-    clock: Clock | None = None,
-) -> CommitOutcome:
-    """Publish the final object of a recoverable, or find out what became of it.
+class _Blocked(Exception):  # noqa: N818 (not an error: a result that crosses several calls)
+    def __init__(self, stat: ObjectStat, where: str) -> None:
+        super().__init__(where)
+        self.stat = stat
+        self.where = where
+
+
+class FileCommit:
+    """One run of the commit of one file, by one of its four methods, each idempotent.
+
+    The plan is fixed at the start; an answer is trusted only for the generation it names.
 
     Args:
         store: any bucket of the account that holds the objects.
@@ -171,95 +171,20 @@ def commit_file(
             found are assumed to be the right ones.
         options: locate the temporary objects if `components` are not passed.
         parallelism: concurrent requests; with 1 they run in the calling thread, in a fixed order.
-        clock: waits, for a store that refuses to change an object that it has only just made.
+        copied: of a file of a checkpoint.
 
     Raises: UnavailableError (call again), FormatError (bytes are not what was written; all sources of the
         bad object are retained), InvalidInputError (components of another recoverable).
     """
-    commit = _Commit(store, recoverable, components, options, parallelism)
-    outcome = commit.run()
-    delete_copied(commit.copied, clock or SystemClock(), threads=parallelism)
-    return outcome
-
-
-def compose_file(
-    store: ObjectStore,
-    recoverable: GSCommitRecoverable,
-    components: Sequence[Component],
-    *,
-    options: GSFileSystemOptions,
-    parallelism: int,
-    copied: Copied = lambda: False,
-) -> tuple[CommitOutcome, Sequence[CopiedSource]]:
-    """`commit_file` of one of many, whose final name was free a moment ago, and which no other takes before
-    this step has ended: without components and final object it is blocked, not taken away.
-
-    It is not looked up first: a foreign object is found by the last request, when a tree of composes has
-    folded the components already. It is as after a commit that was killed there: no byte is lost.
-
-    Returns: the outcome, and what `delete_copied` must delete before the commit is done.
-    """
-    commit = _Commit(store, recoverable, components, options, parallelism, looks_first=False, copied=copied)
-    return commit.run(), commit.copied
-
-
-def discard_file(
-    store: ObjectStore,
-    recoverable: GSCommitRecoverable,
-    components: Sequence[Component] | None = None,
-    *,
-    options: GSFileSystemOptions | None = None,
-    parallelism: int = 32,
-    copied: Copied = lambda: False,
-) -> int:
-    """Delete the sources of a file that is never to be published. Idempotent.
-
-    Components go first, by generation, then upwards what a concurrent commit composed of them: after each
-    step nothing can be composed again from the level below. Arguments and errors as in `commit_file`.
-
-    Returns: the number of objects that this call deleted.
-    """
-    commit = _Commit(store, recoverable, components, options, parallelism, copied=copied)
-    return commit.delete_sources()
-
-
-def retract_file(
-    store: ObjectStore,
-    recoverable: GSCommitRecoverable,
-    components: Sequence[Component] | None = None,
-    *,
-    options: GSFileSystemOptions | None = None,
-    parallelism: int = 32,
-    copied: Copied = lambda: False,
-) -> bool:
-    """Undo a commit, finished or not: `discard_file`, then delete the final object if it is of this commit.
-
-    Returns: True if this call deleted the final object. A foreign one stays. Idempotent.
-    """
-    commit = _Commit(store, recoverable, components, options, parallelism, copied=copied)
-    commit.delete_sources()
-    return commit.delete_final()
-
-
-class _Blocked(Exception):  # noqa: N818 (not an error: a result that crosses several calls)
-    def __init__(self, stat: ObjectStat, where: str) -> None:
-        super().__init__(where)
-        self.stat = stat
-        self.where = where
-
-
-class _Commit:
-    """One run. The plan is fixed at the start; an answer is trusted only for the generation it names."""
 
     def __init__(
         self,
         store: ObjectStore,
         recoverable: GSCommitRecoverable,
-        components: Sequence[Component] | None,
-        options: GSFileSystemOptions | None,
-        parallelism: int,
+        components: Sequence[Component] | None = None,
         *,
-        looks_first: bool = True,
+        options: GSFileSystemOptions | None = None,
+        parallelism: int = 32,
         copied: Copied | None = None,
     ) -> None:
         self._of_checkpoint = copied is not None
@@ -277,12 +202,68 @@ class _Commit:
         self._temporary_store = (
             self._final_store if self._same_bucket else store.in_bucket(self._names.bucket_name)
         )
-        self._looks_first = looks_first and not self._is_one_write()
-        self.copied: list[CopiedSource] = []
+        self._looks_first = not self._is_one_write()
+        self._copies: list[CopiedSource] = []
+
+    def commit(self, clock: Clock | None = None) -> CommitOutcome:
+        """Publish the final object, or find out what became of it.
+
+        `clock`: waits, for a store that refuses to change an object that it has only just made.
+        """
+        outcome = self._run()
+        delete_copied(self._copies, clock or SystemClock(), threads=self._parallelism)
+        return outcome
+
+    def compose(self) -> tuple[CommitOutcome, Sequence[CopiedSource]]:
+        """`commit` of one of many, whose final name was free a moment ago, and which no other takes before
+        this step has ended: without components and final object it is blocked, not taken away.
+
+        It is not looked up first: a foreign object is found by the last request, when a tree of composes has
+        folded the components already. It is as after a commit that was killed there: no byte is lost.
+
+        Returns: the outcome, and what `delete_copied` must delete before the commit is done.
+        """
+        self._of_checkpoint, self._looks_first = True, False
+        return self._run(), self._copies
+
+    def discard(self) -> int:
+        """Delete the sources of a file that is never to be published. Returns how many this call deleted.
+
+        Components go first, by generation, then upwards what a concurrent commit composed of them: after each
+        step nothing can be composed again from the level below.
+        """
+        if self._copied():
+            twins = self._twins()
+            self._components = [twins.get(each.object_name, each) for each in self._components or ()]
+        deleted = self._delete(pin for pin in self._pin_components() if pin is not None)
+        if self._root is None:
+            return deleted
+        upwards = waves(self._root)
+        if not self._same_bucket and len(self._root.children) > 1:
+            upwards.append([self._root])
+        for wave in upwards:
+            found = self._all(
+                [partial(self._temporary_store.stat, self._names.of_id(node.object_id)) for node in wave]
+            )
+            own = [
+                Pin.of(stat)
+                for node, stat in zip(wave, found, strict=True)
+                if stat is not None and self._is_ours(stat, node)
+            ]
+            deleted += self._delete(own)
+        return deleted
+
+    def retract(self) -> bool:
+        """Undo a commit, finished or not: `discard`, then delete the final object if it is of this commit.
+
+        Returns: True if this call deleted the final object. A foreign one stays.
+        """
+        self.discard()
+        return self._delete_final()
 
     # -- the commit
 
-    def run(self) -> CommitOutcome:
+    def _run(self) -> CommitOutcome:
         for number in range(_ROUNDS):
             if number or self._looks_first:
                 final = self._final_store.stat(self._final_name)
@@ -320,7 +301,7 @@ class _Commit:
     def _settled(self, final: ObjectStat) -> CommitOutcome:
         if not self._is_ours(final):
             return _blocked_by(final, self._final_uri)
-        self.delete_sources()
+        self.discard()
         return CommitOutcome(CommitState.ALREADY_PUBLISHED, final)
 
     def _is_ours(self, stat: ObjectStat, node: Node | None = None) -> bool:
@@ -477,7 +458,7 @@ class _Commit:
         else:
             made = write()
         check_crc32c(self._final_uri, made.crc32c, fingerprint.crc32c)
-        self.copied.append(CopiedSource(self._temporary_store, source))
+        self._copies.append(CopiedSource(self._temporary_store, source))
         return made
 
     def _fingerprint(self, sources: Sequence[Pin]) -> Fingerprint:
@@ -495,31 +476,7 @@ class _Commit:
         found = self._all([partial(self._temporary_store.stat, name) for name in self._names.of_components])
         return [None if stat is None else Pin.of(stat) for stat in found]
 
-    def delete_sources(self) -> int:
-        """Components first, then intermediates upwards: nothing is left below to compose one again."""
-        if self._copied():
-            twins = self._twins()
-            self._components = [twins.get(each.object_name, each) for each in self._components or ()]
-        deleted = self._delete(pin for pin in self._pin_components() if pin is not None)
-        if self._root is None:
-            return deleted
-        upwards = waves(self._root)
-        if not self._same_bucket and len(self._root.children) > 1:
-            upwards.append([self._root])
-        for wave in upwards:
-            found = self._all(
-                [partial(self._temporary_store.stat, self._names.of_id(node.object_id)) for node in wave]
-            )
-            own = [
-                Pin.of(stat)
-                for node, stat in zip(wave, found, strict=True)
-                if stat is not None and self._is_ours(stat, node)
-            ]
-            deleted += self._delete(own)
-        return deleted
-
-    def delete_final(self) -> bool:
-        """Delete the final object if it is of this commit."""
+    def _delete_final(self) -> bool:
         final = self._final_store.stat(self._final_name)
         if final is None or not self._is_ours(final):
             return False

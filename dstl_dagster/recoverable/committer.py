@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Sequence
 
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError
-from dstl_dagster.recoverable.commit import CommitOutcome, CommitState, commit_file
+from dstl_dagster.recoverable.commit import CommitOutcome, CommitState, FileCommit
 from dstl_dagster.recoverable.recoverables import (
     Component,
     GSBlobIdentifier,
@@ -112,7 +112,7 @@ class GSRecoverableWriterCommitter:
         return outcome
 
     def _run(self) -> CommitOutcome:
-        outcome = commit_file(self._store, self._recoverable, self._components, options=self._options)
+        outcome = FileCommit(self._store, self._recoverable, self._components, options=self._options).commit()
         if outcome.state is CommitState.BLOCKED:
             raise ConflictError(str(outcome.reason), ErrorKind.FOREIGN_OBJECT)
         return outcome

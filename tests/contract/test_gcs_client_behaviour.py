@@ -14,7 +14,7 @@ from google.cloud import storage
 
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.recoverable import CommitState, GSRecoverableWriter
-from dstl_dagster.recoverable.commit import commit_file
+from dstl_dagster.recoverable.commit import FileCommit
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import GCSObjectStore
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, Source
@@ -386,8 +386,8 @@ def test_commit_killed_at_any_request(
         recoverable = stream.close_for_commit().recoverable
         view = FaultStore(store, AtRequests({index: fault}))
         with contextlib.suppress(SimulatedCrash, UnavailableError):
-            commit_file(view, recoverable, stream.components, options=options, parallelism=1)
-        commit_file(store, recoverable, stream.components, options=options)
+            FileCommit(view, recoverable, stream.components, options=options, parallelism=1).commit()
+        FileCommit(store, recoverable, stream.components, options=options).commit()
         assert server.raw_read(BUCKET, name) == b"".join(b"%d;" % number for number in range(35))
         assert list(store.list(".inprogress")) == []
         assert list(store.in_bucket("temporary").list()) == []

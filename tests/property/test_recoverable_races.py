@@ -10,7 +10,7 @@ import pytest
 
 from dstl_dagster.errors import ConflictError, DstlError, UnavailableError
 from dstl_dagster.recoverable import CommitState, GSCommitRecoverable, GSRecoverableWriter
-from dstl_dagster.recoverable.commit import commit_file
+from dstl_dagster.recoverable.commit import FileCommit
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, ANY, ObjectStore
 from dstl_dagster.storage.memory import MemoryObjectStore
@@ -36,7 +36,7 @@ Commit = Callable[[ObjectStore, GSFileSystemOptions, GSCommitRecoverable], None]
 
 
 def ours(store: ObjectStore, options: GSFileSystemOptions, recoverable: GSCommitRecoverable) -> None:
-    outcome = commit_file(store, recoverable, options=options, parallelism=1)
+    outcome = FileCommit(store, recoverable, options=options, parallelism=1).commit()
     if outcome.state is CommitState.BLOCKED:
         raise ConflictError(str(outcome.reason))
 
@@ -268,7 +268,7 @@ def test_any_fault_at_any_request(fault: Fault, options: GSFileSystemOptions) ->
         assert temporary_objects(store) == [], index
         store.delete(FINAL, precondition=ANY)
         view.deliver_late_effects()
-        outcome = commit_file(store, recoverable, options=options)
+        outcome = FileCommit(store, recoverable, options=options).commit()
         assert outcome.state is CommitState.TAKEN_AWAY
         assert list(store.list()) == [], index
         assert temporary_objects(store) == [], index
@@ -289,7 +289,9 @@ def zombies_and_consumer(seed: int) -> None:
         view = faulty(store, fault_seed, turn, views)
         states = []
         run_until_done(
-            lambda: states.append(commit_file(view, recoverable, options=options, parallelism=1).state)
+            lambda: states.append(
+                FileCommit(view, recoverable, options=options, parallelism=1).commit().state
+            )
         )
         assert states[0] is not CommitState.BLOCKED
         # Both may report it: a twin's object is as good as one's own. The consumer comes once.
@@ -313,7 +315,7 @@ def zombies_and_consumer(seed: int) -> None:
         assert store.stat(FINAL) is None, seed
     else:
         assert store.get(FINAL) == payload, seed
-    outcome = commit_file(store, recoverable, options=options)
+    outcome = FileCommit(store, recoverable, options=options).commit()
     assert outcome.state is (CommitState.TAKEN_AWAY if taken else CommitState.ALREADY_PUBLISHED)
     assert temporary_objects(store) == [], seed
 
@@ -327,7 +329,7 @@ def test_zombies_publish_once(seeds: range) -> None:
 
 def test_retract_beside_a_commit_leaves_nothing() -> None:
     """A retraction repeated after the end of a concurrent commit leaves nothing of the file."""
-    from dstl_dagster.recoverable import retract_file
+    from dstl_dagster.recoverable import FileCommit
 
     for seed in range(90):
         store = MemoryObjectStore()
@@ -336,15 +338,15 @@ def test_retract_beside_a_commit_leaves_nothing() -> None:
 
         def commit(turn: Callable[[], None], store=store, recoverable=recoverable, seed=seed) -> None:
             view = faulty(store, seed, turn)
-            run_until_done(lambda: commit_file(view, recoverable, parallelism=1))
+            run_until_done(lambda: FileCommit(view, recoverable, parallelism=1).commit())
 
         def retract(turn: Callable[[], None], store=store, recoverable=recoverable, seed=seed) -> None:
             view = faulty(store, seed + 10**6, turn)
-            run_until_done(lambda: retract_file(view, recoverable, parallelism=1))
+            run_until_done(lambda: FileCommit(view, recoverable, parallelism=1).retract())
 
         raised = Interleaving(seed).run([commit, retract])
         assert raised == [None, None], (seed, raised)
-        retract_file(store, recoverable)
+        FileCommit(store, recoverable).retract()
         assert list(store.list()) == [neighbour], seed
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.checkpoint.job import Job
-from dstl_dagster.checkpoint.steps import compose_commit, trigger, unfinished
+from dstl_dagster.checkpoint.steps import compose_commit, trigger
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.recoverable import commit
 from dstl_dagster.storage import ANY
@@ -207,30 +207,22 @@ def unfinished_resolution_stops_nothing(monkeypatch):
 
 @caught_by("blocked-restore", "of an abandoned checkpoint is still there")
 def restore_leaves_the_sources_of_later_checkpoints(monkeypatch):
-    def retract(
-        store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int, **_: Any
-    ) -> bool:
-        return commit._Commit(store, recoverable, components, options, parallelism).delete_final()
-
-    monkeypatch.setattr(unfinished, "retract_file", retract)
+    monkeypatch.setattr(commit.FileCommit, "retract", lambda self: self._delete_final())
 
 
 @caught_by("compose-commit and append after a restore:7:5:23:1", "of an abandoned checkpoint is still there")
 def restore_retracts_finals_before_sources(monkeypatch):
-    def retract(
-        store: Any, recoverable: Any, components: Any, *, options: Any, parallelism: int, **_: Any
-    ) -> bool:
-        running = commit._Commit(store, recoverable, components, options, parallelism)
-        deleted = running.delete_final()
-        running.delete_sources()
-        return deleted
+    def retract(self: Any) -> bool:
+        deleted = self._delete_final()
+        self.discard()
+        return bool(deleted)
 
-    monkeypatch.setattr(unfinished, "retract_file", retract)
+    monkeypatch.setattr(commit.FileCommit, "retract", retract)
 
 
 @caught_by("blocked-restore", "was deleted without a resolution")
 def restore_retracts_a_foreign_object(monkeypatch):
-    monkeypatch.setattr(commit._Commit, "delete_final", lambda self: _delete_any_final(self))
+    monkeypatch.setattr(commit.FileCommit, "_delete_final", lambda self: _delete_any_final(self))
 
 
 def _delete_any_final(running: Any) -> bool:

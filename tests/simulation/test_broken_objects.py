@@ -64,8 +64,8 @@ def intermediates_go_before_components(monkeypatch):
             original(self)
         return sum(self._delete(pins) for pins in reversed(order))
 
-    original = commit._Commit.delete_sources
-    monkeypatch.setattr(commit._Commit, "delete_sources", delete_sources)
+    original = commit.FileCommit.discard
+    monkeypatch.setattr(commit.FileCommit, "discard", delete_sources)
 
 
 @caught_by("bucket", "is published, and its source")
@@ -78,7 +78,7 @@ def taken_away_is_an_error(monkeypatch):
     def taken_away(self: Any) -> Any:
         raise NotFoundError("components are gone")
 
-    monkeypatch.setattr(commit._Commit, "_taken_away", taken_away)
+    monkeypatch.setattr(commit.FileCommit, "_taken_away", taken_away)
 
 
 @caught_by("compose-commit and consumer:7:7:12:1", "was deleted, and nothing of")

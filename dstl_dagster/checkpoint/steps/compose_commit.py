@@ -27,9 +27,8 @@ from dstl_dagster.recoverable import (
     CommitState,
     Copied,
     CopiedSource,
-    compose_file,
+    FileCommit,
     delete_copied,
-    discard_file,
 )
 from dstl_dagster.storage import Generation, ObjectStore, RunningCost, cost_note
 from dstl_dagster.timeline import Attempt, BlockedFile, Committed, Resolution, Resolved, decisions
@@ -187,14 +186,7 @@ def _finish_resolutions(
             continue
         file = files[waiting.name]
         if resolved is not None and resolved.resolution is Resolution.KEEP:
-            discard_file(
-                home,
-                file.recoverable,
-                file.components,
-                options=job.files,
-                parallelism=job.threads,
-                copied=_AS_RESOLVED,
-            )
+            file_commit(job, home, file, _AS_RESOLVED).discard()
             log.info("file %s is discarded: the foreign object stays", waiting.name)
             continue
         foreign = None if resolved is None else resolved.foreign_generation
@@ -231,6 +223,18 @@ def _replace(
     return None
 
 
+def file_commit(job: Job, home: ObjectStore, file: FileReport, copied: Copied) -> FileCommit:
+    """Of a checkpoint's file, in the store where the checkpoint is at home."""
+    return FileCommit(
+        home,
+        file.recoverable,
+        file.components,
+        options=job.files,
+        parallelism=job.threads,
+        copied=copied,
+    )
+
+
 def _compose_or_block(job: Job, home: ObjectStore, file: FileReport, copied: Copied) -> _Composed:
     """Publish one file, but for the source of a copy: that is the caller's to delete.
 
@@ -239,17 +243,10 @@ def _compose_or_block(job: Job, home: ObjectStore, file: FileReport, copied: Cop
     foreign generation, until a person resolves it. Missing permissions do not count as a permanent refusal:
     granting them lets the step succeed.
 
-    Raises: as `compose_file`, except for those refusals.
+    Raises: as `FileCommit`, except for those refusals.
     """
     try:
-        return compose_file(
-            home,
-            file.recoverable,
-            file.components,
-            options=job.files,
-            parallelism=job.threads,
-            copied=copied,
-        )
+        return file_commit(job, home, file, copied).compose()
     except InvalidInputError as refusal:
         if refusal.kind == ErrorKind.NO_PERMISSION:
             raise

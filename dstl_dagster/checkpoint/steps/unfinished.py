@@ -19,10 +19,10 @@ from functools import cache, partial
 from typing import TypeVar
 
 from dstl_dagster.checkpoint.job import Job
-from dstl_dagster.checkpoint.steps.compose_commit import publish
+from dstl_dagster.checkpoint.steps.compose_commit import file_commit, publish
 from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
 from dstl_dagster.keyed import load_manifest
-from dstl_dagster.recoverable import is_own, retract_file
+from dstl_dagster.recoverable import is_own
 from dstl_dagster.storage import Generation, ObjectStore
 from dstl_dagster.timeline import Completed, FinalFile, Retraction, refuse_renamed
 
@@ -104,9 +104,7 @@ def _retract(job: Job, completed: Completed) -> None:
             _delete_own(home, final)
         return
     for file in manifest.files:
-        if retract_file(
-            home, file.recoverable, file.components, options=job.files, parallelism=job.threads, copied=copied
-        ):
+        if file_commit(job, home, file, copied).retract():
             log.info("retracted %s of checkpoint %d", file.object_name, completed.checkpoint_id)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, FencedError, FormatError, InvalidInputError, NotFoundError
-from dstl_dagster.recoverable import retract_file
+from dstl_dagster.recoverable import FileCommit
 from dstl_dagster.storage import ABSENT, ANY, WrapperStore
 
 
@@ -135,7 +135,7 @@ def test_an_empty_file_has_a_component_of_its_attempt(job):
     coordinator.compose_commit()
     assert job.store.get("out/a") == b""
     # The dead attempt's files go, late as its retraction may come; the other's stays.
-    assert not retract_file(job.store, first.recoverable, first.components)
+    assert not FileCommit(job.store, first.recoverable, first.components).retract()
     assert [*job.names(".inprogress/"), *job.names("out/")] == ["out/a"]
 
 

@@ -177,11 +177,11 @@ def test_a_published_file_is_checked_by_its_bytes(job):
 def test_a_file_that_is_already_composed_is_undamaged(job):
     """Step 6 was killed between composing and its record: no component is missing."""
     coordinator = with_file(job, b"first", b"second")
-    from dstl_dagster.recoverable.commit import commit_file
+    from dstl_dagster.recoverable.commit import FileCommit
 
     file = coordinator.get(1).manifest.files[0]
     assert isinstance(file.recoverable, GSCommitRecoverable)
-    commit_file(job.store, file.recoverable, file.components)
+    FileCommit(job.store, file.recoverable, file.components).commit()
     assert coordinator.verify(1).ok
 
 

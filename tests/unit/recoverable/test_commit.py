@@ -13,17 +13,15 @@ from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, N
 from dstl_dagster.recoverable import (
     CommitState,
     Component,
+    FileCommit,
     GSCommitRecoverable,
     GSRecoverableWriter,
-    discard_file,
     fingerprint_of,
     is_own,
     plan_sweep,
     recoverable_hash,
-    retract_file,
     temporary_names,
 )
-from dstl_dagster.recoverable.commit import commit_file
 from dstl_dagster.recoverable.compose import plan_compose, waves
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, ANY
@@ -65,7 +63,7 @@ def test_requests_of_a_commit(store: MemoryObjectStore, count: int) -> None:
     """
     recoverable, components, payload = write(store, count)
     view = FaultStore(store)
-    outcome = commit_file(view, recoverable, components)
+    outcome = FileCommit(view, recoverable, components).commit()
     assert outcome.state is CommitState.PUBLISHED
     assert store.get("out") == payload
     assert names(store) == ["out"]
@@ -79,7 +77,7 @@ def test_bare_state_costs_a_stat_per_component(store: MemoryObjectStore) -> None
     """Components that are not known cost one metadata read each."""
     recoverable, _, _ = write(store, 40)
     view = FaultStore(store)
-    commit_file(view, recoverable)
+    FileCommit(view, recoverable).commit()
     methods = [request.method for request in view.requests]
     assert (methods.count("stat"), methods.count("compose")) == (41, 2)
 
@@ -102,7 +100,7 @@ def test_composes_of_a_wave_are_concurrent(store: MemoryObjectStore) -> None:
             return self
 
     assert first_wave > 1
-    assert commit_file(Meeting(store), recoverable, components).state is CommitState.PUBLISHED
+    assert FileCommit(Meeting(store), recoverable, components).commit().state is CommitState.PUBLISHED
 
 
 # -- outcomes
@@ -111,9 +109,9 @@ def test_composes_of_a_wave_are_concurrent(store: MemoryObjectStore) -> None:
 def test_commit_again_finds_it_done(store: MemoryObjectStore) -> None:
     """The final object is recognized by its fingerprint, even without known components."""
     recoverable, components, _ = write(store, 40)
-    made = commit_file(store, recoverable, components).final
+    made = FileCommit(store, recoverable, components).commit().final
     for known in (components, None):
-        outcome = commit_file(store, recoverable, known)
+        outcome = FileCommit(store, recoverable, known).commit()
         assert (outcome.state, outcome.final) == (CommitState.ALREADY_PUBLISHED, made)
 
 
@@ -122,7 +120,7 @@ def test_fingerprint_is_checked_against_the_bytes(store: MemoryObjectStore) -> N
     recoverable, components, _ = write(store, 2)
     fingerprint = fingerprint_of(recoverable, components)
     store.put("out", b"other", precondition=ABSENT, metadata=fingerprint.to_metadata())
-    outcome = commit_file(store, recoverable, components)
+    outcome = FileCommit(store, recoverable, components).commit()
     assert outcome.state is CommitState.BLOCKED
     assert not is_own(store.stat("out"), recoverable_hash(recoverable))
 
@@ -133,13 +131,13 @@ def test_blocked_touches_nothing(store: MemoryObjectStore) -> None:
     foreign = store.put("out", b"foreign", precondition=ABSENT)
     before = names(store)
     view = FaultStore(store)
-    outcome = commit_file(view, recoverable, components)
+    outcome = FileCommit(view, recoverable, components).commit()
     assert (outcome.state, outcome.foreign_generation) == (CommitState.BLOCKED, foreign.generation)
     assert "foreign" in str(outcome.reason)
     assert names(store) == before
     assert not any(request.changes for request in view.requests)
     store.delete("out", precondition=ANY)
-    assert commit_file(store, recoverable, components).state is CommitState.PUBLISHED
+    assert FileCommit(store, recoverable, components).commit().state is CommitState.PUBLISHED
     assert store.get("out") == payload
 
 
@@ -156,10 +154,10 @@ def test_blocked_in_the_middle_continues_later(store: MemoryObjectStore) -> None
         def in_bucket(self, bucket_name: str) -> Late:
             return self
 
-    assert commit_file(Late(store), recoverable, components).state is CommitState.BLOCKED
+    assert FileCommit(Late(store), recoverable, components).commit().state is CommitState.BLOCKED
     store.delete("out", precondition=ANY)
     for known in (components, None):
-        commit_file(store, recoverable, known)
+        FileCommit(store, recoverable, known).commit()
         assert store.get("out") == payload
         assert names(store) == ["out"]
 
@@ -172,7 +170,7 @@ def test_foreign_object_at_an_intermediate(store: MemoryObjectStore) -> None:
     (node,) = waves(root)[0]
     name = f".inprogress/b/out/{node.object_id}"
     foreign = store.put(name, b"foreign", precondition=ABSENT)
-    outcome = commit_file(store, recoverable, components)
+    outcome = FileCommit(store, recoverable, components).commit()
     assert (outcome.state, outcome.foreign_generation) == (CommitState.BLOCKED, foreign.generation)
     assert store.stat(name) == foreign
 
@@ -183,10 +181,10 @@ def test_a_removed_file_is_never_recreated(
 ) -> None:
     """A file that was published and removed is reported as `taken_away`, and nothing is recreated."""
     recoverable, components, _ = write(store, 40, options)
-    commit_file(store, recoverable, components, options=options)
+    FileCommit(store, recoverable, components, options=options).commit()
     store.delete("out", precondition=ANY)
     for known in (components, None):
-        outcome = commit_file(store, recoverable, known, options=options)
+        outcome = FileCommit(store, recoverable, known, options=options).commit()
         assert outcome.state is CommitState.TAKEN_AWAY
         assert names(store) == []
     committer = GSRecoverableWriter(store, options).recover_for_commit(recoverable)
@@ -213,7 +211,7 @@ def test_wrong_bytes_keep_their_sources(store: MemoryObjectStore) -> None:
     wrong = (components[0], dataclasses.replace(components[1], crc32c=1), components[2])
     before = names(store)
     with pytest.raises(FormatError):
-        commit_file(store, recoverable, wrong)
+        FileCommit(store, recoverable, wrong).commit()
     assert names(store) == before
 
 
@@ -221,7 +219,7 @@ def test_another_generation_is_not_composed(store: MemoryObjectStore) -> None:
     """A component that has been replaced is not composed."""
     recoverable, components, _ = write(store, 2)
     store.put(components[0].object_name, b"0;", precondition=ANY)
-    outcome = commit_file(store, recoverable, components)
+    outcome = FileCommit(store, recoverable, components).commit()
     assert outcome.state is CommitState.TAKEN_AWAY
     assert store.stat("out") is None
     assert len(names(store)) == 2
@@ -236,7 +234,7 @@ def test_known_components_outlive_changed_options(store: MemoryObjectStore) -> N
         for committed_with in (None, ENTROPY, OTHER_BUCKET):
             recoverable, components, payload = write(store, 40, made_with)
             view = FaultStore(store, AtRequests({2: Fault.LOST_ANSWER}))
-            commit_file(view, recoverable, components, options=committed_with)
+            FileCommit(view, recoverable, components, options=committed_with).commit()
             assert store.get("out") == payload
             assert names(store) == ["out"]
             store.delete("out", precondition=ANY)
@@ -256,7 +254,7 @@ def test_components_of_another_recoverable(store: MemoryObjectStore) -> None:
         (GSCommitRecoverable(recoverable.final_blob_identifier, []), components),
     ):
         with pytest.raises(InvalidInputError):
-            commit_file(view, state, given)
+            FileCommit(view, state, given).commit()
     assert view.requests == ()
 
 
@@ -269,12 +267,12 @@ def test_discard_takes_exactly_the_sources(store: MemoryObjectStore, known: bool
     recoverable, components, _ = write(store, 3)
     neighbour, _, _ = write(store, 2)
     given = components if known else None
-    assert discard_file(store, recoverable, given) == 3
-    assert discard_file(store, recoverable, given) == 0
+    assert FileCommit(store, recoverable, given).discard() == 3
+    assert FileCommit(store, recoverable, given).discard() == 0
     assert len(names(store)) == len(neighbour.component_object_ids)
     anew = store.put(components[0].object_name, b"anew", precondition=ABSENT)
     if known:
-        assert discard_file(store, recoverable, components) == 0
+        assert FileCommit(store, recoverable, components).discard() == 0
         assert store.stat(anew.name) == anew
 
 
@@ -287,11 +285,11 @@ def test_retract_at_any_point_of_a_commit(
     recoverable, components, _ = write(store, 70, options)
     view = FaultStore(store, AtRequests({requests: Fault.CRASH_AFTER}))
     with contextlib.suppress(SimulatedCrash):
-        commit_file(view, recoverable, components, options=options, parallelism=1)
-    retract_file(store, recoverable, components, options=options)
+        FileCommit(view, recoverable, components, options=options, parallelism=1).commit()
+    FileCommit(store, recoverable, components, options=options).retract()
     assert names(store) == []
     foreign = store.put("out", b"foreign", precondition=ABSENT)
-    assert retract_file(store, recoverable, components, options=options) is False
+    assert FileCommit(store, recoverable, components, options=options).retract() is False
     assert store.stat("out") == foreign
 
 
@@ -300,7 +298,7 @@ def test_temporary_names_are_all_there_ever_are(store: MemoryObjectStore) -> Non
     recoverable, components, _ = write(store, 70, OTHER_BUCKET)
     spared = {blob.object_name for blob in temporary_names(recoverable, components)}
     view = FaultStore(store)
-    commit_file(view, recoverable, components)
+    FileCommit(view, recoverable, components).commit()
     made = {request.name for request in view.requests if request.changes} - {"out"}
     assert made <= spared
     assert {component.object_name for component in components} <= spared
@@ -311,10 +309,10 @@ def test_sweep_spares_a_commit_in_progress(store: MemoryObjectStore) -> None:
     recoverable, components, payload = write(store, 40)
     view = FaultStore(store, AtRequests({2: Fault.CRASH_BEFORE}))
     with pytest.raises(SimulatedCrash):
-        commit_file(view, recoverable, components, parallelism=1)
+        FileCommit(view, recoverable, components, parallelism=1).commit()
     assert plan_sweep(store, "b", keep=[recoverable]) == []
     assert len(plan_sweep(store, "b")) == 32  # 31 components, and an intermediate of 9
-    assert commit_file(store, recoverable, components).state is CommitState.PUBLISHED
+    assert FileCommit(store, recoverable, components).commit().state is CommitState.PUBLISHED
     assert store.get("out") == payload
 
 

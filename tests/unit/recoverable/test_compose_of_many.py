@@ -10,13 +10,11 @@ import pytest
 from dstl_dagster.recoverable import (
     CommitState,
     Component,
+    FileCommit,
     GSCommitRecoverable,
     GSRecoverableWriter,
-    compose_file,
     delete_copied,
-    discard_file,
 )
-from dstl_dagster.recoverable.commit import commit_file
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
 from dstl_dagster.testing.fault_store import FaultStore
@@ -75,7 +73,7 @@ def test_requests_of_one_of_many(
     """The composes alone; to another bucket a copy, and the deletion of what was copied."""
     recoverable, components, payload = write(store, count, options)
     view = FaultStore(store)
-    outcome, copied = compose_file(view, recoverable, components, options=options, parallelism=8)
+    outcome, copied = FileCommit(view, recoverable, components, options=options, parallelism=8).compose()
     delete_copied(copied, VirtualClock(), threads=8)
     assert Counter(request.method for request in view.requests) == expected
     assert (outcome.state, store.get("out")) == (CommitState.PUBLISHED, payload)
@@ -92,7 +90,9 @@ def test_a_foreign_object_costs_no_byte(
         recoverable, components, payload = write(store, count, options)
         foreign = store.put("out", b"foreign", precondition=ABSENT)
         for _ in range(2):
-            outcome, copied = compose_file(store, recoverable, components, options=options, parallelism=1)
+            outcome, copied = FileCommit(
+                store, recoverable, components, options=options, parallelism=1
+            ).compose()
             assert (outcome.state, outcome.foreign_generation, copied) == (
                 CommitState.BLOCKED,
                 foreign.generation,
@@ -100,11 +100,11 @@ def test_a_foreign_object_costs_no_byte(
             )
         assert store.stat("out") == foreign
         if discard:
-            discard_file(store, recoverable, components, options=options)
+            FileCommit(store, recoverable, components, options=options).discard()
             assert names(store) == ["out"]
         else:
             store.delete("out", precondition=ANY)
-            commit_file(store, recoverable, components, options=options)
+            FileCommit(store, recoverable, components, options=options).commit()
             assert store.get("out") == payload
         store.delete("out", precondition=ANY)
         assert names(store) == []
@@ -118,11 +118,11 @@ def test_a_repeat_changes_nothing(
 ) -> None:
     """A published file is not written again, be it there or moved away."""
     recoverable, components, _ = write(store, count, options)
-    made, copied = compose_file(store, recoverable, components, options=options, parallelism=1)
+    made, copied = FileCommit(store, recoverable, components, options=options, parallelism=1).compose()
     delete_copied(copied, VirtualClock(), threads=1)
     if taken_away:
         store.delete("out", precondition=ANY)
-    outcome, copied = compose_file(store, recoverable, components, options=options, parallelism=1)
+    outcome, copied = FileCommit(store, recoverable, components, options=options, parallelism=1).compose()
     delete_copied(copied, VirtualClock(), threads=1)
     if taken_away:
         assert (outcome.state, names(store)) == (CommitState.TAKEN_AWAY, [])
@@ -134,9 +134,9 @@ def test_a_repeat_changes_nothing(
 def test_a_kill_before_the_deletion_is_made_good(store: MemoryObjectStore, count: int) -> None:
     """What was copied is still there: the next run finds the final object and deletes it."""
     recoverable, components, _ = write(store, count, OTHER_BUCKET)
-    compose_file(store, recoverable, components, options=OTHER_BUCKET, parallelism=1)
+    FileCommit(store, recoverable, components, options=OTHER_BUCKET, parallelism=1).compose()
     assert len(names(store)) == 2
-    commit_file(store, recoverable, components, options=OTHER_BUCKET)
+    FileCommit(store, recoverable, components, options=OTHER_BUCKET).commit()
     assert names(store) == ["out"]
 
 
@@ -153,7 +153,7 @@ def test_one_wait_for_all_files(count: int, limited: None) -> None:
     copied = []
     for recoverable, components, _ in files:
         bucket.advance(0.125)
-        copied += compose_file(view, recoverable, components, options=OTHER_BUCKET, parallelism=1)[1]
+        copied += FileCommit(view, recoverable, components, options=OTHER_BUCKET, parallelism=1).compose()[1]
     delete_copied(copied, ours, threads=8)
     # A component is as old as it is; what was composed is as young as its compose.
     assert ours.monotonic_seconds() == (1.0 - 0.25 - 3 * 0.125 if count == 1 else 1.0)
