@@ -1,4 +1,4 @@
-"""A record's bytes: one JSON document in the common envelope, as specified in `docs/format.md`.
+"""A record's bytes: one JSON document in the common envelope, as specified in `format/README.md`.
 
 Owns encoding and decoding, rejecting bytes that are not a record, and the copy of a short record in its
 object's metadata. Does not own what a record means (`records`), or when a copy is read (`tail`).

@@ -1,6 +1,6 @@
 """The part of a view in a snapshot record, as plain JSON. Pure.
 
-Owns which parts of a view a snapshot needs, and their form (`docs/format.md`). Does not own what it leaves
+Owns which parts of a view a snapshot needs, and their form (`format/README.md`). Does not own what it leaves
 out (`archive`): ended attempts, subsumed checkpoints, applied batches and answered requests are archived
 first. So a snapshot's size follows what is retained, not the job's age. Of subsumed checkpoints it keeps
 those that may still have readers (`readable`): clean-up must know what they need.

@@ -62,7 +62,7 @@ def test_an_old_job_is_resumed(old):
 
 
 def test_documents_are_written_as_they_were():
-    """Byte for byte, so that another implementation of `docs/format.md` can rely on it."""
+    """Byte for byte, so that another implementation of `dstl_dagster/format/README.md` can rely on it."""
     store, _expected = golden_job.load(JOB)
     kinds, lists = set(), []
     for stat in store.list("dstl/orders/"):

@@ -13,7 +13,10 @@ from click.testing import CliRunner
 from dstl_dagster.cli import main
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "tests").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(page for folder in ("docs", "dstl_dagster", "tests") for page in sorted((ROOT / folder).rglob("*.md"))),
+]
 NOT_RUN = re.compile(r"<!-- (?:not run|command): .+ -->\n$")
 
 

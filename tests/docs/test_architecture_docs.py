@@ -1,4 +1,4 @@
-"""`docs/architecture.md` agrees with the imports."""
+"""`dstl_dagster/README.md` agrees with the imports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = (ROOT / "dstl_dagster" / "README.md").read_text()
 PACKAGE = ROOT / "dstl_dagster"
 
 

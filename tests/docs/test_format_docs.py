@@ -1,4 +1,4 @@
-"""docs/format.md lists the fields of each record, and those that may be null."""
+"""dstl_dagster/format/README.md lists the fields of each record, and those that may be null."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from dstl_dagster.timeline.record_codec import _KINDS, _OPTIONAL
 from tests.docs.pages import ROOT
 
-PAGE = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "dstl_dagster" / "format" / "README.md").read_text(encoding="utf-8")
 OF_ALL = {"slot", "decision_id", "recorded_at"}
 
 

@@ -48,7 +48,6 @@ RUN_BY = {
         for page in chapters(folder)
     },
     **{f"docs/how-to/{name}.md": ("tests/docs/test_how_to.py", "python console") for name in PLAIN},
-    "docs/how-to/op-with-state.md": ("tests/docs/test_readme.py", "python"),
     "docs/how-to/clusters.md": ("tests/docs/test_how_to.py", "python"),
     "docs/how-to/driver-elsewhere.md": ("tests/docs/test_driver_elsewhere_docs.py", "python"),
     "docs/how-to/spark-connect.md": ("tests/docs/test_driver_elsewhere_docs.py", "python"),

@@ -1,9 +1,8 @@
-"""The code in README.md, and its longer forms on the pages of a function and an op, runs as printed."""
+"""The code in README.md, and its longer form on the page of a function, runs as printed."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -13,8 +12,6 @@ import dagster as dg
 import pytest
 
 import dstl_dagster as dstl
-from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.storage import open_store
 from tests.docs.pages import PAGES, ROOT
 
 if TYPE_CHECKING:
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FUNCTION_PAGE = (ROOT / "docs" / "dagster" / "function.md").read_text(encoding="utf-8")
-OP_PAGE = (ROOT / "docs" / "how-to" / "op-with-state.md").read_text(encoding="utf-8")
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-03")
 _buckets = itertools.count(1)
 
@@ -45,16 +41,6 @@ def marked(name: str, page: str = README) -> str:
     match = re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```", page, re.DOTALL)
     assert match is not None
     return match[1]
-
-
-def example() -> str:
-    return marked("tests/docs/test_readme.py", OP_PAGE)
-
-
-def test_the_op_is_shown_in_under_25_lines():
-    """The op, from its decorator to its return, fits a glance."""
-    op = example().partition("@dg.op")[2].partition("\n\norders_job")[0]
-    assert len(op.splitlines()) < 25
 
 
 def test_three_lines_are_ours():
@@ -109,55 +95,6 @@ def test_the_asset_merges_two_days(spark, store):
         for day in ("2024-01-01", "2024-01-01", "2024-01-02"):
             assert job.execute_in_process(partition_key=day, instance=instance).success
     assert changelog.read_state("visits", "pages").to_arrow().to_pylist() == [{"page": "/", "visits": 7}]
-
-
-@pytest.mark.spark
-def test_the_op_keeps_totals_over_days(tmp_path, store, spark):
-    """Two days of orders through the README's op: totals add up, each day has one sorted file."""
-    inbox = tmp_path / "inbox"
-    inbox.mkdir()
-    days = {
-        "2024-01-01": [("ada", 2.0), ("bob", 1.0), ("ada", 3.0)],
-        "2024-01-02": [("bob", 4.0), ("cyd", 0.5)],
-    }
-    for day, orders in days.items():
-        lines = [json.dumps({"customer": customer, "amount": amount}) for customer, amount in orders]
-        (inbox / f"{day}.json").write_text("\n".join(lines))
-    names = {"INBOX": str(inbox), "DAYS": DAYS, "__name__": "readme"}
-    # Compiled as a file of its own: this one postpones annotations, which Dagster evaluates.
-    exec(compile(example(), "README.md", "exec", dont_inherit=True), names)
-    resources = {
-        "changelog": dstl.ChangelogStorageResource(uri=store),
-        "files": dstl.RecoverableWriterResource(uri=f"{store}/totals"),
-        "spark": dstl.SparkSessionResource(),  # takes the session that runs
-    }
-    with dg.DagsterInstance.ephemeral() as instance:
-        for day in days:
-            result = names["orders_job"].execute_in_process(
-                partition_key=day, resources=resources, instance=instance
-            )
-            assert result.success
-    coordinator = CheckpointCoordinator("orders", open_store(store))
-    assert [checkpoint.idempotency_key for checkpoint in coordinator.list()] == list(days)
-    assert {*coordinator.latest().positions} == {"orders"}
-    written = [json.loads(line) for line in coordinator.store.get("totals/2024-01-02.jsonl").splitlines()]
-    assert written == [{"customer": "bob", "total": 5.0}, {"customer": "cyd", "total": 0.5}]
-    assert coordinator.store.get("totals/2024-01-01.jsonl").count(b"\n") == 2
-
-
-def test_the_op_becomes_an_asset_as_it_stands():
-    """With partitions and a source, whose order the asset keeps."""
-    names = {"INBOX": "", "DAYS": DAYS, "__name__": "readme"}
-    exec(compile(example(), "README.md", "exec", dont_inherit=True), names)
-    state = dstl.build_state_asset(
-        "orders", names["update"], partitions_def=DAYS, deps=[dg.AssetKey("inbox")]
-    )
-    resources = {
-        "changelog": dstl.ChangelogStorageResource(uri="memory://orders"),
-        "files": dstl.RecoverableWriterResource(uri="memory://orders/totals"),
-        "spark": dstl.SparkSessionResource(),
-    }
-    dg.Definitions.validate_loadable(dg.Definitions(assets=[state], resources=resources))
 
 
 @pytest.mark.parametrize(("name", "ends_with"), [("demo", "dstl demo"), ("test", "-m pytest")])

@@ -1,7 +1,7 @@
 """What a timeline's records add up to, folded a second time, from their bare JSON.
 
-Owns the rules of `docs/architecture.md` as the simulation states them. Shares no code with the protocol, so
-that a mistake there is not repeated here. Does not own the other objects (`oracle`).
+Owns the rules of `docs/checkpoints/how-it-works.md` as the simulation states them. Shares no code with the
+protocol, so that a mistake there is not repeated here. Does not own the other objects (`oracle`).
 """
 
 from __future__ import annotations

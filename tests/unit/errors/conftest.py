@@ -1,7 +1,7 @@
-"""What the scenarios of the kinds share: a job in memory, and the check of a kind against docs/errors.md.
+"""What the scenarios of the kinds share: a job in memory, and the check of a kind against what it documents.
 
-Each section of that page has a module here, `test_<section>_kinds.py`, whose scenarios are its kinds, no more
-and no fewer.
+Each section of `ErrorKind` has a module here, `test_<section>_kinds.py`, whose scenarios are its kinds, no
+more and no fewer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ANY, MemoryObjectStore, ObjectStore
 
-PAGE = Path(__file__).parents[3] / "docs" / "errors.md"
+SOURCE = Path(__file__).parents[3] / "dstl_dagster" / "errors.py"
 SCHEMA = StateSchema.of(pa.schema({"tail": pa.string(), "flights": pa.int64()}), ["tail"], 16)
 
 
@@ -104,18 +104,20 @@ def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
 
 
 def _sections() -> dict[str, dict[str, set[str]]]:
-    """By section, the classes of each kind, as the page has them."""
+    """By section, the classes of each kind, as its docstring has them."""
     sections: dict[str, dict[str, set[str]]] = {}
-    for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
+    for section in SOURCE.read_text(encoding="utf-8").split("\n    # -- ")[1:]:
         title, _, body = section.partition("\n")
-        rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", body, re.MULTILINE)
+        rows = re.findall(
+            r'^    \w+ = "(\w+)"\n    """((?:`\w+`(?:, )?)+): \S.*\. [A-Z].*\."""$', body, re.MULTILINE
+        )
         sections[title] = {kind: set(re.findall(r"\w+", classes)) for kind, classes in rows}
     return sections
 
 
 @pytest.fixture(scope="session")
 def documented() -> dict[str, dict[str, set[str]]]:
-    """The tables of docs/errors.md: section, kind, names of its classes."""
+    """The docstrings of the kinds: section, kind, names of its classes."""
     return _sections()
 
 

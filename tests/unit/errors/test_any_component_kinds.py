@@ -100,10 +100,10 @@ SCENARIOS: list[tuple[str, Scenario]] = [
 
 @pytest.mark.parametrize(("kind", "scenario"), SCENARIOS)
 def test_a_kind_is_raised(kind: str, scenario: Scenario, check_kind: Callable[[str, Scenario], None]) -> None:
-    """What the page says of the kind happens: this kind, and one of its classes."""
+    """What the docstring of the kind says happens: this kind, and one of its classes."""
     check_kind(kind, scenario)
 
 
 def test_no_kind_is_left_out(documented: dict[str, dict[str, set[str]]]) -> None:
-    """Every kind of the page's section has a scenario."""
+    """Every kind of the section has a scenario."""
     assert {kind for kind, _ in SCENARIOS} >= set(documented["Any component"])

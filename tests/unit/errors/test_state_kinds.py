@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.unit.errors.conftest import Case, Scenario
 
 ROW = {"tail": "N1", "flights": 1}
-_VERSION_AT = 24  # of a changelog file's trailer: docs/format.md
+_VERSION_AT = 24  # of a changelog file's trailer: dstl_dagster/format/changelog_file/footer.py
 
 
 def _read(case: Case) -> None:
@@ -141,10 +141,10 @@ SCENARIOS: list[tuple[str, Scenario]] = [
 
 @pytest.mark.parametrize(("kind", "scenario"), SCENARIOS)
 def test_a_kind_is_raised(kind: str, scenario: Scenario, check_kind: Callable[[str, Scenario], None]) -> None:
-    """What the page says of the kind happens: this kind, and one of its classes."""
+    """What the docstring of the kind says happens: this kind, and one of its classes."""
     check_kind(kind, scenario)
 
 
 def test_no_kind_is_left_out(documented: dict[str, dict[str, set[str]]]) -> None:
-    """Every kind of the page's section has a scenario."""
+    """Every kind of the section has a scenario."""
     assert {kind for kind, _ in SCENARIOS} >= set(documented["State"])
