@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import builtins
 import re
+from collections.abc import Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+import click
+from docutils import nodes
+from docutils.parsers.rst import Directive
 from sphinx.addnodes import pending_xref
+
+from dstl_dagster.cli import main
 
 if TYPE_CHECKING:
     from docutils.nodes import document
@@ -63,8 +69,34 @@ def _no_links_to_builtins(_: Sphinx, page: document) -> None:
             link.replace_self(link.children)
 
 
+def _commands(context: click.Context) -> Iterator[click.Context]:
+    if not isinstance(context.command, click.Group):
+        yield context
+        return
+    for name in context.command.list_commands(context):
+        found = context.command.get_command(context, name)
+        assert found is not None
+        yield from _commands(click.Context(found, context, info_name=name, terminal_width=100))
+
+
+class DstlCommands(Directive):
+    """The help of every command of `dstl`, as the command prints it."""
+
+    def run(self) -> list[nodes.Node]:
+        """A section for each."""
+        sections: list[nodes.Node] = []
+        for each in _commands(click.Context(main, info_name="dstl", terminal_width=100)):
+            path = each.command_path
+            help_text = each.get_help()
+            title = nodes.title(path, path)
+            block = nodes.literal_block(help_text, help_text, language="text")
+            sections.append(nodes.section("", title, block, ids=[nodes.make_id(path)]))
+        return sections
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls it."""
+    app.add_directive("dstl-commands", DstlCommands)
     app.connect("autodoc-process-docstring", _quoted_as_in_markdown, priority=400)  # napoleon comes at 500
     app.connect("autodoc-process-docstring", _for_users, priority=300)
     app.connect("doctree-read", _no_links_to_builtins)

