@@ -31,7 +31,6 @@ __all__ = [
     "ONE_PROCESS",
     "SHORT_SESSION",
     "SOURCE",
-    "STEP_PROCESSES",
     "STORE_VARIABLE",
     "build_definitions",
     "day_job",
@@ -55,20 +54,6 @@ classes as they are loaded, and compiling each query for a few thousand rows."""
 DAYS = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2013-02-01")
 """A month of the year that the CSV covers, so that the page turns green while one looks."""
 ON = dg.DefaultSensorStatus.RUNNING
-_PRELOADED = [
-    "dstl_flights.assets",
-    "dstl_flights.day",
-    "dstl_dagster.spark",
-    "alembic.context",
-    "dagster._core.storage.event_log",
-    "dagster._core.storage.runs",
-    "dagster._core.storage.schedules",
-    "dagster._core.storage.sqlite_storage",
-]
-"""A step starts in a fraction of a second when it is forked from a process that already has its imports,
-those of Dagster's storage above all. A module that does not exist is skipped."""
-STEP_PROCESSES = {"multiprocess": {"start_method": {"forkserver": {"preload_modules": _PRELOADED}}}}
-"""Each step runs in its own process, with its own Spark: one kill hits one step."""
 ONE_PROCESS: dict[str, Any] = {"in_process": {}}
 """All steps run in the process of the run, on its Spark session."""
 FOLDER_VARIABLE = "DSTL_DEMO_FOLDER"
@@ -139,7 +124,7 @@ day_job = dg.define_asset_job(
     "nyc_flights_day",
     selection=[state],
     config={"execution": {"config": ONE_PROCESS}},
-    executor_def=dg.multi_or_in_process_executor,  # the demo kills a day's steps one by one
+    executor_def=dg.multi_or_in_process_executor,  # to be killed step by step
 )
 
 

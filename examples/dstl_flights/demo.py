@@ -17,7 +17,6 @@ from pathlib import Path
 
 import click
 import dagster as dg
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -27,17 +26,18 @@ from dstl_dagster.cli.output import show
 from dstl_dagster.cli.render import checkpoint_table
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format import COMPONENTS_PREFIX
-from dstl_dagster.spark import local_session, stop_session
 from dstl_dagster.spark.local.java import use_java
 from dstl_dagster.storage import ObjectStore, open_store
-from dstl_flights.assets import FOLDER_VARIABLE, JOB, ONE_PROCESS, SHORT_SESSION, SOURCE, STORE_VARIABLE
-from dstl_flights.runs import StepEvent, instance_in, run_day, run_day_and_kill
+from dstl_flights.assets import FOLDER_VARIABLE, JOB, SOURCE, STORE_VARIABLE
+from dstl_flights.runs import StepEvent, Worker, instance_in, run_day, spark_session
 from dstl_flights.source import flights_csv
 from dstl_flights.verify import Comparison, fetched, verify
 
 __all__ = ["main"]
 
 _MAX_TRIES = 3
+_DAYS_AHEAD = 2
+"""So long before its day the worker to kill starts: it gets ready beside the days that run here."""
 _OURS = {"dagster", "demo.log", "fetched", "source", "store"}
 console = Console(highlight=False)
 
@@ -76,9 +76,12 @@ def _demo(days: int, folder: Path, store_uri: str | None, fresh: bool) -> bool:
     if len(new) < len(wanted):
         console.print(f"{len(wanted) - len(new)} days are already in checkpoints; continuing after them")
     console.print("Spark and Dagster start. Each day is a run: a line of steps with seconds")
-    with _noise_to(folder / "demo.log"), instance_in(folder, store_uri) as instance, _session() as spark:
-        for day in new:
-            _run(instance, store, day, kill=day == new[len(new) // 2])
+    with _noise_to(folder / "demo.log"), instance_in(folder, store_uri) as instance, spark_session() as spark:
+        to_kill = len(new) // 2
+        for number, day in enumerate(new):
+            if number == max(0, to_kill - _DAYS_AHEAD):
+                worker = Worker()
+            _run(instance, store, day, worker if number == to_kill else None)
         console.print("\nRecomputing everything from the raw CSV in plain Spark SQL, comparing row by row")
         reports = fetched(store, "reports", folder / "fetched") if store_uri else folder / "store" / "reports"
         comparisons = verify(spark, coordinator, csv, reports, lambda what: console.print(f"  {what}"))
@@ -104,16 +107,6 @@ def _make_folder(folder: Path, fresh: bool) -> None:
 
 
 @contextmanager
-def _session() -> Iterator[SparkSession]:
-    """One Spark for all days that run in this process: only the first one pays for its start."""
-    spark = local_session("nyc-flights", cores=2, conf=SHORT_SESSION)
-    try:
-        yield spark
-    finally:
-        stop_session(spark)
-
-
-@contextmanager
 def _noise_to(log: Path) -> Iterator[None]:
     """Redirect what Dagster, Spark and the runs' steps print, in this process and its children, to a file.
 
@@ -136,20 +129,20 @@ def _noise_to(log: Path) -> Iterator[None]:
                 os.close(descriptor)
 
 
-def _run(instance: dg.DagsterInstance, store: ObjectStore, day: str, *, kill: bool) -> None:
-    """Run one day to its end, in this process; with `kill` its first try runs in others, which are killed."""
+def _run(instance: dg.DagsterInstance, store: ObjectStore, day: str, to_kill: Worker | None) -> None:
+    """Run one day to its end, in this process; with a worker its first try runs there, and is killed."""
     line = _StepLine(day)
-    if kill:
-        ended = run_day_and_kill(instance, day, _writing(store), on_event=line.show)
+    if to_kill is not None:
+        ended = to_kill.run_and_kill(instance, day, _writing(store), on_event=line.show)
     else:
-        ended = run_day(instance, day, on_event=line.show, executor=ONE_PROCESS)
+        ended = run_day(instance, day, on_event=line.show)
     for _ in range(_MAX_TRIES):
         if ended.success:
             line.end("")
             return
         line.end(f" [red]failed[/]: {escape(str(ended.failure))[:160]}")
         line = _StepLine(day, "re-executed from failure")
-        ended = run_day(instance, day, on_event=line.show, failed=ended, executor=ONE_PROCESS)
+        ended = run_day(instance, day, on_event=line.show, failed=ended)
     line.end("")
     raise click.ClickException(f"{day} failed {_MAX_TRIES + 1} times; the last: {ended.failure}")
 

@@ -1,13 +1,12 @@
 """Running days through a real Dagster instance, observed from outside: progress, and a kill in mid-step.
 
-Owns the instance in a folder, one run of a day, a thread that watches a run's events, and a run that is
-killed as a machine that fails would: SIGKILL to its worker and to its step.
+Owns the instance in a folder, its Spark, one run of a day, a thread that watches a run's events, and a worker
+that is killed as a machine that fails would end it: by SIGKILL.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -21,10 +20,27 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.reconstruct import ReconstructableRepository  # no public name
+from pyspark.sql import SparkSession
 
-from dstl_flights.assets import FOLDER_VARIABLE, STEP_PROCESSES, STORE_VARIABLE, day_job
+from dstl_dagster.spark import local_session, stop_session
+from dstl_flights.assets import (
+    FOLDER_VARIABLE,
+    ONE_PROCESS,
+    SHORT_SESSION,
+    STORE_VARIABLE,
+    day_job,
+)
 
-__all__ = ["LOCATION_TAG", "DayRun", "RunWatcher", "StepEvent", "instance_in", "run_day", "run_day_and_kill"]
+__all__ = [
+    "LOCATION_TAG",
+    "DayRun",
+    "RunWatcher",
+    "StepEvent",
+    "Worker",
+    "instance_in",
+    "run_day",
+    "spark_session",
+]
 
 _SETTINGS = """\
 telemetry:
@@ -50,12 +66,11 @@ _STEP_EVENTS = {
 
 @dataclass(frozen=True)
 class StepEvent:
-    """An event of a step (`update`, `persist`, ...), its time (epoch seconds), and its process."""
+    """An event of a step (`update`, `persist`, ...), and its time (epoch seconds)."""
 
     step: str
     kind: dg.DagsterEventType
     seconds: float
-    pid: int | None
 
 
 @dataclass(frozen=True)
@@ -84,6 +99,16 @@ def instance_in(folder: Path, store: str | None = None) -> Iterator[dg.DagsterIn
         yield instance
 
 
+@contextmanager
+def spark_session() -> Iterator[SparkSession]:
+    """One Spark for all days that run in this process: only the first one pays for its start."""
+    spark = local_session("nyc-flights", cores=2, conf=SHORT_SESSION)
+    try:
+        yield spark
+    finally:
+        stop_session(spark)
+
+
 def run_day(
     instance: dg.DagsterInstance,
     day: str,
@@ -91,12 +116,12 @@ def run_day(
     on_event: Callable[[StepEvent], None] = lambda _: None,
     failed: DayRun | None = None,
     token: str | None = None,
-    executor: Mapping[str, Any] = STEP_PROCESSES,
+    executor: Mapping[str, Any] = ONE_PROCESS,
 ) -> DayRun:
     """Run one day, this process being the run's worker.
 
     With `failed`, re-execute that run from failure. `token` tags the run, so that a watcher finds it.
-    `executor` selects where steps run (`assets.STEP_PROCESSES`, `assets.ONE_PROCESS`).
+    `executor` configures where steps run.
     """
     token = token or _next_token(instance, day)
     options = None if failed is None else dg.ReexecutionOptions.from_failure(failed.run_id, instance)
@@ -118,39 +143,47 @@ def run_day(
         return DayRun(result.run_id, result.success, _root_cause(failures[0]) if failures else None)
 
 
-def run_day_and_kill(
-    instance: dg.DagsterInstance,
-    day: str,
-    kill_when: Callable[[StepEvent], bool],
-    *,
-    on_event: Callable[[StepEvent], None] = lambda _: None,
-    patience_seconds: float = 1800.0,
-) -> DayRun:
-    """Run one day with a worker process of its own, and send SIGKILL to the worker and to a step.
+class Worker:
+    """A process that gets its own Dagster and Spark ready, runs one day, and is killed while it does."""
 
-    While a step is running, `kill_when` is polled with the event of its start; once it returns True,
-    both processes are killed. Then the run is marked as failed, as Dagster's run monitoring would.
-    If it never returns True, the run just ends.
-    """
-    token = _next_token(instance, day)
-    worker = subprocess.Popen([sys.executable, "-m", __name__, day, token])  # noqa: S603 - our own module
-    deadline = time.monotonic() + patience_seconds
-    with RunWatcher(instance, token, on_event) as watcher:
-        while worker.poll() is None and time.monotonic() < deadline:
-            hit = next((event for event in watcher.running() if event.pid and kill_when(event)), None)
-            if hit is not None and hit.pid is not None:
-                worker.kill()
-                os.kill(hit.pid, signal.SIGKILL)
-            watcher.wait()
-        worker.kill()
-        worker.wait()
-    run = _run_of(instance, token)
-    if run is None:
-        raise RuntimeError(f"the run of {day} never started; see the demo's log")
-    if not run.is_finished:
-        instance.report_run_failed(run, "the run's worker was killed")
-        run = _run_of(instance, token) or run
-    return DayRun(run.run_id, run.is_success, None if run.is_success else "its worker and step were killed")
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, text=True
+        )
+
+    def run_and_kill(
+        self,
+        instance: dg.DagsterInstance,
+        day: str,
+        kill_when: Callable[[StepEvent], bool],
+        *,
+        on_event: Callable[[StepEvent], None] = lambda _: None,
+        patience_seconds: float = 1800.0,
+    ) -> DayRun:
+        """Run the day, and send SIGKILL once `kill_when` returns True for the start of a running step.
+
+        It is polled. Then the run is marked as failed, as Dagster's run monitoring would. If it never returns
+        True, the run just ends.
+        """
+        token = _next_token(instance, day)
+        assert self._process.stdin is not None
+        with self._process.stdin as asked:
+            asked.write(f"{day}\t{token}\n")
+        deadline = time.monotonic() + patience_seconds
+        with RunWatcher(instance, token, on_event) as watcher:
+            while self._process.poll() is None and time.monotonic() < deadline:
+                if any(kill_when(event) for event in watcher.running()):
+                    self._process.kill()
+                watcher.wait()
+            self._process.kill()
+            self._process.wait()
+        run = _run_of(instance, token)
+        if run is None:
+            raise RuntimeError(f"the run of {day} never started; see the demo's log")
+        if not run.is_finished:
+            instance.report_run_failed(run, "the run's worker was killed")
+            run = _run_of(instance, token) or run
+        return DayRun(run.run_id, run.is_success, None if run.is_success else "its worker was killed")
 
 
 def _next_token(instance: dg.DagsterInstance, day: str) -> str:
@@ -218,7 +251,7 @@ class RunWatcher:
             entry = record.event_log_entry
             happened = entry.get_dagster_event()
             step = str(happened.step_key).rpartition(".")[2]
-            event = StepEvent(step, happened.event_type, entry.timestamp, happened.pid)
+            event = StepEvent(step, happened.event_type, entry.timestamp)
             if event.kind in (dg.DagsterEventType.STEP_START, dg.DagsterEventType.STEP_RESTARTED):
                 self._running[step] = event
             else:
@@ -227,5 +260,8 @@ class RunWatcher:
 
 
 if __name__ == "__main__":
-    with dg.DagsterInstance.get() as own_instance:
-        run_day(own_instance, sys.argv[1], token=sys.argv[2])
+    with dg.DagsterInstance.get() as own_instance, spark_session():
+        day_and_token = sys.stdin.readline().rstrip("\n")
+        if day_and_token:  # else the demo has ended
+            own_day, _, own_token = day_and_token.partition("\t")
+            run_day(own_instance, own_day, token=own_token)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,18 +63,26 @@ def verify(
     until = latest.positions["flights"]  # the instant at which the next day begins
     spark.read.csv(str(csv), header=True).createOrReplaceTempView("raw")
     spark.sql(_TRIPS.format(until=until[:10])).cache().createOrReplaceTempView("trips")
-    found: list[Comparison] = []
-    for operator, query in (("aircraft", _AIRCRAFT), ("routes", _ROUTES)):
-        progress(f"state of {operator}")
-        actual = read_state(spark, latest, operator, store=coordinator.store)
-        found.append(_compare(f"state: {operator}", spark.sql(query), actual))
-    progress("delays.jsonl")
-    delays = spark.read.schema(_DELAYS_SCHEMA).json(f"{reports}/*/delays.jsonl", mode="FAILFAST")
-    found.append(_compare("reports: delays.jsonl", spark.sql(_DELAYS), delays))
-    progress("flights/*.parquet")
-    parquet = spark.read.parquet(f"{reports}/*/flights")
-    found.append(_compare("reports: flights/*.parquet", spark.sql(_FLIGHTS), parquet))
-    return found
+    sides: dict[str, tuple[str, Callable[[], DataFrame]]] = {
+        "state: aircraft": (
+            _AIRCRAFT,
+            lambda: read_state(spark, latest, "aircraft", store=coordinator.store),
+        ),
+        "state: routes": (_ROUTES, lambda: read_state(spark, latest, "routes", store=coordinator.store)),
+        "reports: delays.jsonl": (
+            _DELAYS,
+            lambda: spark.read.schema(_DELAYS_SCHEMA).json(f"{reports}/*/delays.jsonl", mode="FAILFAST"),
+        ),
+        "reports: flights/*.parquet": (_FLIGHTS, lambda: spark.read.parquet(f"{reports}/*/flights")),
+    }
+
+    def compared(what: str) -> Comparison:
+        progress(what)
+        expected, actual = sides[what]
+        return _compare(what, spark.sql(expected), actual())
+
+    with ThreadPoolExecutor(2) as threads:  # Spark plans each on one core
+        return list(threads.map(compared, sides))
 
 
 def _compare(what: str, expected: DataFrame, actual: DataFrame) -> Comparison:

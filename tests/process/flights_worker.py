@@ -28,8 +28,12 @@ import sys
 import dagster as dg
 from dstl_flights.runs import DayRun, run_day
 day, token, failed = sys.argv[1:4]
+# Each step in a process of its own, with its own Spark: one kill hits one step.
+preloaded = ["dstl_flights.assets", "dstl_flights.day", "dagster._core.storage.sqlite_storage"]
+steps = {"multiprocess": {"start_method": {"forkserver": {"preload_modules": preloaded}}}}
 with dg.DagsterInstance.get() as instance:
-    ended = run_day(instance, day, token=token, failed=DayRun(failed, False) if failed else None)
+    before = DayRun(failed, False) if failed else None
+    ended = run_day(instance, day, token=token, failed=before, executor=steps)
 sys.exit(0 if ended.success else 3)
 """
 

@@ -19,7 +19,6 @@ from dstl_dagster.storage import open_store
 from dstl_flights import source
 from dstl_flights.assets import (
     JOB,
-    ONE_PROCESS,
     SHORT_SESSION,
     SOURCE,
     build_definitions,
@@ -52,7 +51,7 @@ def make_folder(folder: Path) -> None:
     with instance_in(folder) as instance, _session():
         for day in IN_DAGSTER:
             with _late(source.day_csv(inbox, day)) if day == RETRIED else _in_time() as seen:
-                ended = run_day(instance, day, on_event=seen, executor=ONE_PROCESS)
+                ended = run_day(instance, day, on_event=seen)
             assert ended.success, ended.failure
         checks = build_definitions().resolve_job_def("nyc_flights_checks")
         assert checks.execute_in_process(instance=instance).success
