@@ -30,6 +30,9 @@ from dstl_dagster.keyed.documents.manifest import (
     store_manifest as store_manifest,
 )
 from dstl_dagster.keyed.merge.merge import (
+    Elsewhere as Elsewhere,
+    MergedRange as MergedRange,
+    RunMerge as RunMerge,
     due_operators as due_operators,
     merge_of_all as merge_of_all,
     with_due_merges as with_due_merges,

@@ -7,9 +7,11 @@ classes of runs, lists, idle operators, files that several key groups share.
 
 from __future__ import annotations
 
+import json
+import pickle
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -27,11 +29,12 @@ from dstl_dagster.checkpoint import (
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.format.changelog_file import encoding
 from dstl_dagster.jobs import clone_job, drop_job, swap_job
-from dstl_dagster.keyed import KeyedState, diff_checkpoints, key_history, write_rows
+from dstl_dagster.keyed import KeyedState, MergedRange, RunMerge, diff_checkpoints, key_history, write_rows
 from dstl_dagster.keyed.documents import entries
 from dstl_dagster.keyed.merge import merge
 from dstl_dagster.keyed.read import keyed_state
 from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.spark.dataframes.run_merges import MergeRunsTask, from_outcome
 from dstl_dagster.state import ColumnChanges, StateSchema, changes
 from dstl_dagster.storage import MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -129,6 +132,8 @@ class World:
         said = self.parent(batch)
         for operator in operators:
             self._write(batch, operator, said)
+        if self.number % 2:
+            batch.merges_elsewhere = merged_by_tasks
         batch.merge_due_runs()
         if complete:
             self.done(batch.complete(), said)
@@ -352,6 +357,15 @@ class World:
                 turned[row["name"]] = row["value"]
         if turned != {key: value for key, (value, _) in rows.items()}:
             raise Wrong(f"the difference leads to {turned}, not {rows}")
+
+
+def merged_by_tasks(merge: RunMerge, ranges: Sequence[KeyGroupRange]) -> list[MergedRange]:
+    """As by Spark's tasks, in one of this process; the outcomes of a first, speculative copy are lost."""
+    task = MergeRunsTask(merge, tuple(ranges))
+    indices = pa.record_batch([pa.array(range(len(ranges)))], ["id"])
+    for one in (task, pickle.loads(pickle.dumps(task))):
+        outcomes = [batch.column(0)[0].as_py() for batch in one(iter([indices]))]
+    return [from_outcome(json.loads(each)) for each in outcomes]
 
 
 def live(seed: int) -> str | None:

@@ -17,9 +17,14 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError, NotFoundError
+from dstl_dagster.keyed.read import keyed_state
+from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.spark import read_state, write_state
+from dstl_dagster.spark.dataframes import run_merges
 from dstl_dagster.spark.dataframes import state as state_module
+from dstl_dagster.spark.dataframes.run_merges import MergeRunsTask
 from dstl_dagster.spark.dataframes.state_tasks import WriteStateTask
 
 if TYPE_CHECKING:
@@ -132,11 +137,11 @@ def test_the_session_does_not_decide_what_is_stored(job: Job, spark: SparkSessio
         spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
 
 
-class FailsTwice(WriteStateTask):
+class FailsTwice:
     """Does all of its work, then dies: by SIGKILL, then by an exception. The third try succeeds."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        outcome = list(super().__call__(batches))
+        outcome = list(super().__call__(batches))  # type: ignore[misc] # a task's
         context = TaskContext.get()
         assert context is not None
         if context.attemptNumber() == 0:
@@ -146,6 +151,20 @@ class FailsTwice(WriteStateTask):
         yield from outcome
 
 
+class WriteFailsTwice(FailsTwice, WriteStateTask):
+    pass
+
+
+class MergeFailsTwice(FailsTwice, MergeRunsTask):
+    pass
+
+
+def changelog_files(job: Job) -> set[str]:
+    return {
+        stat.name for stat in job.coordinator.store.list("dstl/job/attempts/") if "/dstl/" in stat.name[9:]
+    }
+
+
 @pytest.mark.parametrize(("rows", "files", "tries"), [(100, 1, 1), (20_000, 2, 3)])
 def test_a_task_that_fails_twice_changes_nothing(
     job: Job, monkeypatch: pytest.MonkeyPatch, rows: int, files: int, tries: int
@@ -153,7 +172,7 @@ def test_a_task_that_fails_twice_changes_nothing(
     """What failed tries wrote is under the attempt and in no report; the state is as if they never ran. Few
     changes are not in a file of the task's: tries leave nothing, and both ranges share one file.
     """
-    monkeypatch.setattr(state_module, "WriteStateTask", FailsTwice)
+    monkeypatch.setattr(state_module, "WriteStateTask", WriteFailsTwice)
     df = job.spark.range(rows).selectExpr("id", "id * 2 AS value")
     done = job.write_state(df, keys=["id"], partitions=2)
     report = done.manifest.operators["op"].report
@@ -161,12 +180,37 @@ def test_a_task_that_fails_twice_changes_nothing(
     assert len(report.handles) == 2
     assert rows_of(job.read_state()) == {(n, 2 * n) for n in range(rows)}
     named = {stream.name for handle in report.handles for stream, _ in handle.handles_and_offsets}
-    written = {
-        stat.name for stat in job.coordinator.store.list("dstl/job/attempts/") if "/dstl/" in stat.name[9:]
-    }
+    written = changelog_files(job)
     assert len(named) == files
     assert named <= written
     assert len(written) == tries * files
+    assert all(str(done.attempt) in name for name in written)
+
+
+def test_a_merge_of_older_runs_in_tasks_that_fail_twice(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is large to merge is merged by tasks of the batch's session. What failed tries of them wrote is in
+    no report, and the state is what was written.
+    """
+    monkeypatch.setattr(keyed_state, "_SPLIT_BYTES", 64 << 10)  # on the driver alone, which plans
+    monkeypatch.setattr(run_merges, "MergeRunsTask", MergeFailsTwice)
+    options = CheckpointOptions(materialize_max_runs=2)
+    coordinator = CheckpointCoordinator("job", job.coordinator.store, options)
+    for step in (1, 2, 3):
+        changed = job.spark.range(0, 20_000, step).selectExpr("id", f"id * {step} AS value")
+        batch = Batch.open(coordinator)
+        batch.add(write_state(changed, batch, operator="op", keys=["id"], partitions=2))
+        before = changelog_files(job)
+        batch.merge_due_runs()
+        written = changelog_files(job) - before
+        done = batch.complete()
+    assert rows_of(job.read_state()) == {
+        (n, n * (3 if n % 3 == 0 else 2 if n % 2 == 0 else 1)) for n in range(20_000)
+    }
+    (merged,) = (run for run in done.manifest.operators["op"].runs if run.merged)
+    named = {stream.name for handle in merged.handles for stream, _ in handle.handles_and_offsets}
+    assert len(merged.handles) == len(named) > 2
+    assert named < written
+    assert len(written) == 3 * len(named)
     assert all(str(done.attempt) in name for name in written)
 
 

@@ -5,25 +5,38 @@ replaces (`runs`), or the steps that put it in a checkpoint (`checkpoint`).
 
 A merge keeps of each key the last change. If nothing older is left below it, it holds rows alone; otherwise
 tombstones too, and a row that has expired becomes one.
+
+A range of key groups fits in memory, and any process can merge it. What takes several ranges is merged
+`Elsewhere`, if the caller has a place such as Spark's tasks; otherwise here, one range after the other.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import pyarrow.compute as pc
 
+from dstl_dagster.changelog import ChangelogReader
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.format import KeyGroupRange, ranges_of_tasks
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, ranges_of_tasks
 from dstl_dagster.keyed.documents.entries import OperatorEntry
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.documents.reports import OperatorReport
 from dstl_dagster.keyed.documents.runs import FROM_THE_BEGINNING, Merge, Run, within
 from dstl_dagster.keyed.merge.policy import SMALL_RUN_BYTES, DueMerge, MergePolicy
-from dstl_dagster.keyed.read.keyed_state import KeyedState, folded, is_keyed, schema_of, split_count
+from dstl_dagster.keyed.read.keyed_state import (
+    KeyedState,
+    StateAt,
+    folded,
+    is_keyed,
+    schema_of,
+    split_count,
+)
 from dstl_dagster.keyed.write.shared_files import SharedFiles
 from dstl_dagster.keyed.write.writer import open_attempt_changelog
 from dstl_dagster.settings import CheckpointOptions, JobOptions, parse_names
@@ -90,10 +103,11 @@ def with_due_merges(
     parent: Manifest,
     reports: Iterable[OperatorReport],
     options: JobOptions,
+    elsewhere: Elsewhere | None = None,
 ) -> list[OperatorReport]:
     """The reports, each with the merge of older runs that its changes pay for. And, in any case, with a
     merge of all of each operator whose TTL ends or becomes longer in its report. All of it is durable; what
-    is small shares files.
+    is small shares files. `elsewhere`: merges what takes several ranges; `None`: this process does.
 
     Raises: NotFoundError, FormatError, UnavailableError.
     """
@@ -103,7 +117,7 @@ def with_due_merges(
         entry = parent.operators.get(report.operator)
         due = None if entry is None or report.merges else _due_beside(entry, report, options.checkpoint)
         if due is not None:
-            merge = _merged(store, attempt, parent, report, due, options, shared)
+            merge = _merged(store, attempt, parent, report, due, options, shared, elsewhere)
             report = replace(report, merges=(merge,))
         found.append(report)
     shared.flush()
@@ -131,6 +145,7 @@ def _merged(
     due: DueMerge,
     options: JobOptions,
     shared: SharedFiles,
+    elsewhere: Elsewhere | None,
 ) -> Merge:
     state = KeyedState.of(store, parent, own.operator, options)
     assert state is not None, "its parent has it"
@@ -138,11 +153,12 @@ def _merged(
         # The columns as this attempt leaves them: what it drops is not written again.
         schema = schema_of(own).covering(state.schema)
         state = replace(state, at=replace(state.at, schema=schema))
-    merge = write_merge(store, attempt, state, parent.operators[own.operator].runs, due, shared)
+    runs = parent.operators[own.operator].runs
+    merge = write_merge(store, attempt, state, runs, due, shared, elsewhere=elsewhere)
     log.info(
         "operator %s: merged %d runs of checkpoint %d, of key groups %s",
         own.operator,
-        sum(run.first >= due.first for run in parent.operators[own.operator].runs),
+        sum(run.first >= due.first for run in runs),
         parent.checkpoint_id,
         due.key_groups,
     )
@@ -177,6 +193,7 @@ def write_merge(
     shared: SharedFiles | None = None,
     *,
     progress: Progress | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Merge:
     """Write what these runs of a state come to, as ordinary changelog files of `attempt`.
 
@@ -190,6 +207,7 @@ def write_merge(
         shared: small ranges wait there to share files, and are durable once it is flushed; `None`: they share
             files with each other alone, and all is durable on return.
         progress: called with (ranges done, ranges in total).
+        elsewhere: as for `with_due_merges`.
 
     Raises: NotFoundError (kind `checkpoint_gone`), FormatError, UnavailableError. Files written before the
     error carry the attempt and are in no report; clean-up deletes them once the attempt is dead.
@@ -199,28 +217,20 @@ def write_merge(
     # Without anything older, nothing is left for a tombstone to hide.
     older = (run for run in runs if run.first < due.first)
     whole = not any(within((handle for run in older for handle in run.handles), [due.key_groups]))
-    part = KeyedState(store, replace(state.at, handles=handles), state.ahead)
-    into = shared or SharedFiles(store, attempt)
-    written, options = [], state.at.options
-    upserts = deletes = 0
-    ranges = _ranges(part, due.key_groups)
     sizes = sum(handle.state_size for handle in handles)
     slices = slice_count(sizes, due.key_groups.number_of_key_groups)
-    with (
-        open_attempt_changelog(store, attempt, options) as storage,
-        part.reading(cached=len(ranges) > 1) as reader,
-    ):
-        for count, each in enumerate(ranges, 1):
-            counted = _Counted(state.schema, folded(reader, part.at, each).runs(), slices, whole=whole)
-            changes = iter(counted)
-            first = next(changes, None)
-            if first is not None:
-                changes = itertools.chain([first], changes)
-                handle = into.write_range(storage, state.operator, state.schema, each, changes, options)
-                written.append(replace(handle, slices=slices))
-            upserts, deletes = upserts + counted.upserts, deletes + counted.deletes
-            if progress is not None:
-                progress(count, len(ranges))
+    work = RunMerge(attempt, replace(state.at, handles=handles), slices, whole)
+    into = shared or SharedFiles(store, attempt)
+    ranges = _ranges(handles, due.key_groups)
+    run_in = partial(_merged_here, store, into) if elsewhere is None or len(ranges) == 1 else elsewhere
+    written = []
+    upserts = deletes = 0
+    for count, each in enumerate(run_in(work, ranges), 1):
+        upserts, deletes = upserts + each.upserts, deletes + each.deletes
+        if each.handle is not None:
+            written.append(each.handle)
+        if progress is not None:
+            progress(count, len(ranges))
     run = Run(
         due.first,
         state.checkpoint_id,
@@ -239,13 +249,75 @@ def write_merge(
     return durable
 
 
-def _ranges(state: KeyedState, key_groups: KeyGroupRange) -> list[KeyGroupRange]:
+def _ranges(handles: Iterable[ChangelogStateHandle], key_groups: KeyGroupRange) -> list[KeyGroupRange]:
     """These key groups in ranges that each fit in memory."""
     first, number = key_groups.start_key_group, key_groups.number_of_key_groups
     return [
         KeyGroupRange.of(first + each.start_key_group, first + each.end_key_group)
-        for each in ranges_of_tasks(split_count(state.handles, number), number)
+        for each in ranges_of_tasks(split_count(handles, number), number)
     ]
+
+
+class MergedRange(NamedTuple):
+    """What a range of key groups came to. Its changes are durable, or wait to share a file; `None`: it has
+    none.
+    """
+
+    handle: ChangelogStateHandle | None
+    upserts: int
+    deletes: int
+
+
+@dataclass(frozen=True)
+class RunMerge:
+    """A merge, of which any process can do a range of key groups. A plain value that can be sent to tasks.
+
+    Attributes:
+        state: made of what is merged, with the columns and the options by which it is written.
+        slices: of a handle that it writes.
+        whole: nothing older is left below it.
+    """
+
+    attempt: Attempt
+    state: StateAt
+    slices: int
+    whole: bool
+
+    def of_range(
+        self,
+        key_groups: KeyGroupRange,
+        reader: ChangelogReader,
+        write: Callable[[Iterator[EncodedChanges]], ChangelogStateHandle],
+    ) -> MergedRange:
+        """Merge this range: `write` gets its changes, unless there are none."""
+        folds = folded(reader, self.state, key_groups).runs()
+        counted = _Counted(self.state.schema, folds, self.slices, whole=self.whole)
+        changes = iter(counted)
+        first = next(changes, None)
+        handle = None
+        if first is not None:
+            handle = replace(write(itertools.chain([first], changes)), slices=self.slices)
+        return MergedRange(handle, counted.upserts, counted.deletes)
+
+
+Elsewhere = Callable[[RunMerge, Sequence[KeyGroupRange]], Iterable[MergedRange]]
+"""Merges these ranges, in their order."""
+
+
+def _merged_here(
+    store: ObjectStore, into: SharedFiles, merge: RunMerge, ranges: Sequence[KeyGroupRange]
+) -> Iterator[MergedRange]:
+    """In this process, one after the other; small ones share files."""
+    state = merge.state
+    with (
+        open_attempt_changelog(store, merge.attempt, state.options) as storage,
+        state.opened(store).reading(cached=len(ranges) > 1) as reader,
+    ):
+        for each in ranges:
+            write = partial(
+                into.write_range, storage, state.operator, state.schema, each, options=state.options
+            )
+            yield merge.of_range(each, reader, write)
 
 
 class _Counted:

@@ -116,7 +116,7 @@ def merge_state(
     """
     keys = parse_names("keys", keys)
     columns = ColumnChanges.of(drop_columns, rename_columns)
-    with batch_of(attempt, job_options) as (batch, options):
+    with batch_of(attempt, changes.sparkSession, progress, job_options) as (batch, options):
         batch.count_along(read_cost_of(changes.sparkSession))
         plan = _Merge(changes, batch, options, operator, keys, schema, max_parallelism, columns, ttl)
     if isinstance(attempt, Batch) and not (columns or job_options or partitions):
@@ -136,7 +136,11 @@ def merge_state(
         if report is not None:
             return report
     update = {**plan.known_columns(update), **plan.filled}
-    count = default_partitions(changes, plan.schema.max_parallelism) if partitions is None else partitions
+    count = (
+        default_partitions(changes.sparkSession, plan.schema.max_parallelism)
+        if partitions is None
+        else partitions
+    )
     task = MergeStateTask(
         attempt=batch.attempt,
         operator=operator,

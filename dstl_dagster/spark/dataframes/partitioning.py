@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dstl_dagster.errors import InvalidInputError
@@ -28,9 +28,9 @@ def task_of_key_group(key_group: str, partitions: int, max_parallelism: int) -> 
     return F.expr(f"CAST(floor({key_group} * {partitions} / {max_parallelism}) AS INT)")
 
 
-def default_partitions(df: DataFrame, max_parallelism: int) -> int:
-    """As many tasks as a shuffle of Spark has, but at most one per key group."""
-    return min(max_parallelism, int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1))
+def default_partitions(spark: SparkSession, most: int) -> int:
+    """As many tasks as a shuffle of Spark has, but at most so many."""
+    return min(most, int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
 
 
 def by_key_group(
@@ -53,7 +53,7 @@ def by_key_group(
     if missing or not keys:
         what = f"column {missing[0]!r}" if missing else "an empty list of keys"
         raise InvalidInputError(f"cannot partition by {what}: name some of {', '.join(df.columns)}")
-    count = default_partitions(df, max_parallelism) if partitions is None else partitions
+    count = default_partitions(df.sparkSession, max_parallelism) if partitions is None else partitions
     ranges_of_tasks(count, max_parallelism)  # refuses more tasks than key groups
     group = key_group_of_columns([quoted(name) for name in keys], max_parallelism)
     return df.repartitionById(count, task_of_key_group(group, count, max_parallelism))

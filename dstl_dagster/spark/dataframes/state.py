@@ -30,6 +30,7 @@ from dstl_dagster.spark.dataframes.partitioning import (
     task_of_key_group,
 )
 from dstl_dagster.spark.dataframes.progress import Progress
+from dstl_dagster.spark.dataframes.run_merges import merges_in_tasks
 from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask, ReplaceStateTask, WriteStateTask
 from dstl_dagster.spark.errors import raise_as_raised
 from dstl_dagster.spark.stores import cost_of, open_shared_store, read_cost_of, require_shared
@@ -105,7 +106,7 @@ def write_state(
     keys = parse_names("keys", keys)
     changes = ColumnChanges.of(drop_columns, rename_columns)
     reads = None if replace is False else read_cost_of(df.sparkSession)
-    with batch_of(attempt, job_options) as (batch, options):
+    with batch_of(attempt, df.sparkSession, progress, job_options) as (batch, options):
         if reads is not None:
             batch.count_along(reads)
         plan = plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted, changes, ttl)
@@ -144,15 +145,19 @@ def seen_ttl(before: StateAt, ttl: StateTtl | None) -> StateTtl | None:
 
 
 @contextmanager
-def batch_of(work: Attempt | Batch, options: Options | None = None) -> Iterator[tuple[Batch, JobOptions]]:
+def batch_of(
+    work: Attempt | Batch, spark: SparkSession, progress: Progress | None, options: Options | None
+) -> Iterator[tuple[Batch, JobOptions]]:
     """The batch, or a bare attempt's, whose parent is read from its store; and the options to write by.
 
-    `options`: of this call, on top of the batch's.
+    From now on the batch merges what is large by tasks of `spark`. `options`: of this call, on top of the
+    batch's.
 
     Raises: InvalidInputError; as `Batch.resume`.
     """
     if isinstance(work, Batch):
         require_shared(work.attempt.store_uri)
+        work.merges_elsewhere = merges_in_tasks(spark, work, progress)
         yield work, work.coordinator.job_options.with_call(options)
         return
     given = JobOptions.of(options)
@@ -323,7 +328,7 @@ def plan_write(
     state_ttl = batch.ttl_to_write(operator, schema, ttl)
     count = partitions
     if count is None:
-        count = default_partitions(df, schema.max_parallelism)
+        count = default_partitions(df.sparkSession, schema.max_parallelism)
     ranges_of_tasks(count, schema.max_parallelism)  # refuses more tasks than key groups
     stored = {field.name: field.dataType for field in spark_schema(schema.columns)}
     positions = [f"c{place}" for place in range(len(given.names))]

@@ -19,6 +19,7 @@ from pyspark.daemon import manager
 import dstl_dagster.spark.data_source
 import dstl_dagster.spark.dataframes.file_tasks
 import dstl_dagster.spark.dataframes.merge_tasks
+import dstl_dagster.spark.dataframes.run_merges
 import dstl_dagster.spark.dataframes.state_tasks  # noqa: F401 - imported so that workers need not, as are these
 from dstl_dagster.storage import LocalObjectStore  # noqa: F401 - a local session's store, as a rule
 
