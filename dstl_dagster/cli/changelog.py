@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from dstl_dagster.cli.options import as_json_option, with_job_options
+from dstl_dagster.cli.options import with_job_options
 from dstl_dagster.cli.output import say
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.settings import JobOptions
@@ -30,7 +30,6 @@ def changelog_group() -> None:
 @click.argument("file")
 @click.option("--changes", is_flag=True, help="Also list each change, with its first bytes.")
 @with_job_options
-@as_json_option
 def show(file: str, changes: bool, job_options: JobOptions, as_json: bool) -> None:
     """Show the contents of a changelog FILE: a path, or the URI of an object (file:///..., gs://bucket/...).
 

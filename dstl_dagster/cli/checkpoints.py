@@ -23,7 +23,7 @@ from dstl_dagster.cli.decisions import (
     savepoint_command,
 )
 from dstl_dagster.cli.names import operator_command, schema_command, source_command
-from dstl_dagster.cli.options import AT, as_json_option, id_argument, job_options, progress_of
+from dstl_dagster.cli.options import AT, id_argument, job_options, progress_of
 from dstl_dagster.cli.output import answer, say, show
 from dstl_dagster.cli.render import (
     audit_lines,
@@ -46,7 +46,6 @@ from dstl_dagster.timeline import AsOf, Snapshot, record_to_plain
 
 @click.command("list")
 @job_options
-@as_json_option
 def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
     """List the checkpoints that can be restored, oldest first; with --json, one object a line."""
     checkpoints = coordinator.list()
@@ -62,7 +61,6 @@ def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
 @click.command("show")
 @id_argument
 @job_options
-@as_json_option
 def show_command(coordinator: CheckpointCoordinator, at: AsOf, as_json: bool) -> None:
     """Show the contents of checkpoint ID: state by operator, files, positions, and what it cost.
 
@@ -79,7 +77,6 @@ def show_command(coordinator: CheckpointCoordinator, at: AsOf, as_json: bool) ->
 @click.option("--after", type=click.IntRange(0), default=0, help="Show records after this slot.")
 @click.option("--limit", type=click.IntRange(1), help="Show at most this many records.")
 @job_options
-@as_json_option
 def timeline_command(
     coordinator: CheckpointCoordinator, after: int, limit: int | None, as_json: bool
 ) -> None:
@@ -95,7 +92,6 @@ def timeline_command(
 
 @click.command("audit")
 @job_options
-@as_json_option
 def audit_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
     """Check the timeline against the objects in the store. Exits with 1 if anything is damaged or blocked.
 
@@ -109,7 +105,6 @@ def audit_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
 @click.command("verify")
 @click.argument("at", type=AT, metavar="[ID]", required=False)
 @job_options
-@as_json_option
 def verify_command(coordinator: CheckpointCoordinator, at: AsOf | None, as_json: bool) -> None:
     """Read back everything that checkpoint ID (default: the last) references. Exits with 1 if damaged."""
     checkpoint_id = coordinator.at(at).checkpoint_id

@@ -12,7 +12,6 @@ import click
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.options import (
-    as_json_option,
     dry_run_option,
     id_argument,
     job_options,
@@ -36,7 +35,6 @@ _RETENTION = ("execution.checkpointing.num-retained", "dstl.checkpoint.min-age")
 @click.argument("name")
 @click.option("--for", "duration", metavar="DURATION", help="Clean-up releases it after so long: '365 d'.")
 @job_options
-@as_json_option
 def savepoint_command(
     coordinator: CheckpointCoordinator,
     at: AsOf,
@@ -55,7 +53,6 @@ def savepoint_command(
 @click.command("release")
 @click.argument("name")
 @job_options
-@as_json_option
 def release_command(coordinator: CheckpointCoordinator, name: str, as_json: bool) -> None:
     """Release the savepoint NAME; retention then applies to its checkpoint again."""
     checkpoint_id = coordinator.timeline.seen().savepoints.get(name)
@@ -80,7 +77,6 @@ def release_command(coordinator: CheckpointCoordinator, name: str, as_json: bool
 @dry_run_option
 @yes_option
 @job_options
-@as_json_option
 def restore_command(
     coordinator: CheckpointCoordinator,
     at: str | None,
@@ -145,7 +141,6 @@ def _newest_verified(coordinator: CheckpointCoordinator) -> int:
     "--replace", "resolution", flag_value="replace", help="Delete the foreign object, publish ours."
 )
 @job_options
-@as_json_option
 def resolve_command(
     coordinator: CheckpointCoordinator, at: AsOf, name: str, resolution: str | None, as_json: bool
 ) -> None:
@@ -166,7 +161,6 @@ def resolve_command(
 @click.option("--reason", default="by command", show_default=True, help="What the timeline says of it.")
 @yes_option
 @job_options
-@as_json_option
 def abort_command(coordinator: CheckpointCoordinator, reason: str, yes: bool, as_json: bool) -> None:
     """End the open attempt, whose owner is dead: the next one may begin, and nothing of it becomes visible.
 
@@ -197,7 +191,6 @@ def abort_command(coordinator: CheckpointCoordinator, reason: str, yes: bool, as
     "min-age say, and none if neither is given.",
 )
 @job_options
-@as_json_option
 def gc_command(coordinator: CheckpointCoordinator, dry_run: bool, keep: int | None, as_json: bool) -> None:
     """Delete what nothing references: the rest of subsumed checkpoints, and what dead attempts left.
 
@@ -227,7 +220,6 @@ _PLACE = "{batch}"
 @dry_run_option
 @yes_option
 @job_options
-@as_json_option
 def correct_command(
     coordinator: CheckpointCoordinator,
     batch: str,

@@ -13,7 +13,6 @@ import click
 from dstl_dagster.checkpoint import CheckpointReader
 from dstl_dagster.cli.options import (
     AT,
-    as_json_option,
     dry_run_option,
     open_working,
     progress_of,
@@ -48,7 +47,6 @@ def jobs_group() -> None:
 @jobs_group.command("list")
 @store_option
 @with_job_options
-@as_json_option
 def list_command(uri: str, job_options: JobOptions, as_json: bool) -> None:
     """List the jobs of a store, each with its last checkpoint; with --json, one object a line."""
     store = open_working(uri, job_options.files)
@@ -85,7 +83,6 @@ def _cells(each: JobSummary) -> list[str]:
 @click.argument("job")
 @store_option
 @with_job_options
-@as_json_option
 def show_command(job: str, uri: str, job_options: JobOptions, as_json: bool) -> None:
     """Show what JOB is: its sources, by what each is measured, and the operators that each writes."""
     latest = CheckpointReader(job, open_working(uri, job_options.files), job_options).at()
@@ -99,7 +96,6 @@ def show_command(job: str, uri: str, job_options: JobOptions, as_json: bool) -> 
 @click.option("--to", metavar="URI", help="The store of NEW. Default: that of JOB.")
 @store_option
 @with_job_options
-@as_json_option
 def clone_command(
     job: str, new: str, at: AsOf | None, to: str | None, uri: str, job_options: JobOptions, as_json: bool
 ) -> None:
@@ -129,7 +125,6 @@ def clone_command(
 @yes_option
 @store_option
 @with_job_options
-@as_json_option
 def swap_command(job: str, clone: str, yes: bool, uri: str, job_options: JobOptions, as_json: bool) -> None:
     """Continue JOB from the state of CLONE, in one checkpoint of JOB.
 
@@ -167,7 +162,6 @@ def swap_command(job: str, clone: str, yes: bool, uri: str, job_options: JobOpti
 @yes_option
 @store_option
 @with_job_options
-@as_json_option
 def drop_command(
     job: str, dry_run: bool, force: bool, yes: bool, uri: str, job_options: JobOptions, as_json: bool
 ) -> None:

@@ -21,7 +21,6 @@ from dstl_dagster.checkpoint import (
 )
 from dstl_dagster.cli.options import (
     AT,
-    as_json_option,
     dry_run_option,
     job_options,
     yes_option,
@@ -50,7 +49,6 @@ def _name_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command("operator")
 @_name_options
 @job_options
-@as_json_option
 def operator_command(
     coordinator: CheckpointCoordinator,
     rename: tuple[str, ...],
@@ -75,7 +73,6 @@ def operator_command(
 @click.command("source")
 @_name_options
 @job_options
-@as_json_option
 def source_command(
     coordinator: CheckpointCoordinator,
     rename: tuple[str, ...],
@@ -158,7 +155,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @_name_options
 @dry_run_option
 @job_options
-@as_json_option
 def schema_command(
     coordinator: CheckpointCoordinator,
     operator: str | None,

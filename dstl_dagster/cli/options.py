@@ -143,7 +143,10 @@ def progress_of(what: str, clock: Callable[[], float] = time.monotonic) -> Calla
 
 
 def with_job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `-o`, `--options-file`, `-v` and `-q`, and passes the command `job_options` in their place."""
+    """Adds `-o`, `--options-file`, `-v` and `-q`, and passes on `job_options` in their place.
+
+    Adds `--json`, too.
+    """
 
     @click.option(
         *("-o", "-D", "--option", "settings"),
@@ -159,6 +162,7 @@ def with_job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option("-v", "--verbose", is_flag=True, help="Log on stderr what is decided and requested.")
     @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON, one document a line.")
     @functools.wraps(command)
     def with_options(
         settings: tuple[str, ...], options_file: Path | None, verbose: bool, quiet: bool, **others: Any
@@ -213,7 +217,6 @@ store_option = click.option(
 id_argument = click.argument("at", type=AT, metavar="ID")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing: show what would be done.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one document a line.")
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:

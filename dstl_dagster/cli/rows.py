@@ -11,7 +11,7 @@ import click
 import pyarrow as pa
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, CheckpointReader, materialize
-from dstl_dagster.cli.options import AT, as_json_option, dry_run_option, id_argument, job_options, progress_of
+from dstl_dagster.cli.options import AT, dry_run_option, id_argument, job_options, progress_of
 from dstl_dagster.cli.output import Table, answer, say, show
 from dstl_dagster.cli.render import changes_table, checkpoint_json
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
@@ -47,7 +47,6 @@ operator_option = click.option(
     "--limit", type=click.IntRange(0), default=20, show_default=True, help="Show at most this many rows."
 )
 @job_options
-@as_json_option
 def diff_command(
     coordinator: CheckpointCoordinator,
     older_at: AsOf,
@@ -91,7 +90,6 @@ def diff_command(
 @operator_option
 @click.option("--at", type=AT, help="Up to this checkpoint. Default: the last one.")
 @job_options
-@as_json_option
 def history_command(
     coordinator: CheckpointCoordinator,
     key: tuple[str, ...],
@@ -132,7 +130,6 @@ def history_command(
     help="Write this column's text as binary, for text that is not UTF-8. Needs --operator; may be repeated.",
 )
 @job_options
-@as_json_option
 def export_command(
     coordinator: CheckpointCoordinator,
     at: AsOf,
@@ -173,7 +170,6 @@ def export_command(
 @click.option("--force", is_flag=True, help="Even if nothing is due.")
 @dry_run_option
 @job_options
-@as_json_option
 def materialize_command(
     coordinator: CheckpointCoordinator,
     operators: tuple[str, ...],

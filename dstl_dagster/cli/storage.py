@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from dstl_dagster.cli.options import as_json_option, dry_run_option, require_folder, with_job_options
+from dstl_dagster.cli.options import dry_run_option, require_folder, with_job_options
 from dstl_dagster.cli.output import answer, is_quiet, say
 from dstl_dagster.settings import JobOptions
 
@@ -33,7 +33,6 @@ def storage_group() -> None:
 )
 @click.option("--write/--no-write", default=True, show_default=True, help="Create and delete small objects.")
 @with_job_options
-@as_json_option
 def check_command(
     uri: str,
     checkpoint_retention: str | None,
@@ -83,7 +82,6 @@ def check_command(
 @click.argument("uri")
 @dry_run_option
 @with_job_options
-@as_json_option
 def forget_taken_command(uri: str, dry_run: bool, job_options: JobOptions, as_json: bool) -> None:
     """Forget the objects of the folder URI (file:///folder) whose files were taken or removed.
 
