@@ -35,12 +35,12 @@ def names_in_words(*names: str) -> str:
     return ", ".join(_OF_RUN.sub(r"run \1", name) for name in names)
 
 
-def nearest(wanted: str, known: Iterable[str], count: int = 3) -> str:
+def nearest(wanted: str, known: Iterable[str]) -> str:
     """The names most like the one that was not found, in quotes, else the first ones; empty if none is."""
     import difflib  # only the error path needs it
 
     names = sorted(known)
-    return ", ".join(map(repr, difflib.get_close_matches(wanted, names, n=count) or names[:count]))
+    return ", ".join(map(repr, difflib.get_close_matches(wanted, names, n=3) or names[:3]))
 
 
 def measure(value: float) -> float:

@@ -76,7 +76,6 @@ def check_store(
     *,
     checkpoint_retention: timedelta | None = None,
     write_probe: bool = True,
-    new_id: Callable[[], uuid.UUID] = uuid.uuid4,
     progress: Callable[[str], None] = lambda _: None,
     mounts: str | None = None,
 ) -> list[Finding]:
@@ -86,7 +85,6 @@ def check_store(
         store: the bucket, below the prefix that will be used.
         checkpoint_retention: how long the oldest checkpoint stays; lifecycle rules are compared with it.
         write_probe: make, compose, copy and delete four small objects to see that preconditions hold.
-        new_id: names the probe's objects.
         progress: called with each step before it starts.
         mounts: the machine's mounts, as in Linux's `/proc/self/mountinfo`; None: read from there.
     """
@@ -97,7 +95,7 @@ def check_store(
     findings.extend(_look_at_mount(store, mounts))
     if write_probe and not any(finding.severity is Severity.ERROR for finding in findings):
         progress("writing, listing, composing, copying and deleting small objects")
-        findings.extend(probe_store(store, new_id))
+        findings.extend(probe_store(store))
     order = list(Severity)
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
@@ -282,13 +280,13 @@ def _unreachable(store: ObjectStore, error: UnavailableError) -> UnavailableErro
     return UnavailableError(f"{store.uri} does not answer and was not checked: {reason}")
 
 
-def probe_store(store: ObjectStore, new_id: Callable[[], uuid.UUID] = uuid.uuid4) -> list[Finding]:
+def probe_store(store: ObjectStore) -> list[Finding]:
     """Create, compose and delete small objects, to see whether the service keeps its promises.
 
     A server that ignores preconditions leaves exactly-once to luck, and looks fine in daily use; some
     emulators are like that.
     """
-    folder = f".dstl-preflight/{new_id()}"
+    folder = f".dstl-preflight/{uuid.uuid4()}"
     names = tuple(f"{folder}/{name}" for name in ("first", "second", "whole", "copied"))
     findings: list[Finding] = []
     try:

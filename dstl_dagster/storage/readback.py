@@ -108,15 +108,14 @@ def put_own(
     payload: Buffer,
     *,
     writer_id: str,
-    metadata: Mapping[str, str] | None = None,
     precondition: Precondition = ABSENT,
 ) -> ObjectStat:
     """Put one object so that a repeat with the same `writer_id` and payload is the same write.
 
     Raises: as `write_own`.
     """
-    pairs = {**(metadata or {}), WRITER_ID_KEY: writer_id}
-    expected = Expected({WRITER_ID_KEY: writer_id}, len(memoryview(payload).cast("B")), crc32c(payload))
+    pairs = {WRITER_ID_KEY: writer_id}
+    expected = Expected(pairs, len(memoryview(payload).cast("B")), crc32c(payload))
     return write_own(
         store,
         name,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ClosedError, InternalError
 from dstl_dagster.format.changelog_file.encoding import ChangelogFileEncoder
 from dstl_dagster.format.changes import StateChangeSet
@@ -176,7 +176,6 @@ class FileUpload:
         encoder: ChangelogFileEncoder,
         registry: FileTracker,
         metrics: UploadMetrics,
-        clock: Clock,
         is_cancelled: Callable[[], bool],
     ) -> None:
         self._name = name
@@ -185,7 +184,6 @@ class FileUpload:
         self._encoder = encoder
         self._registry = registry
         self._metrics = metrics
-        self._clock = clock
         self._is_cancelled = is_cancelled
         self._tasks_offsets: dict[UploadTask, dict[StateChangeSet, tuple[int, int]]] = {}
         self._busy_seconds = 0.0
@@ -239,7 +237,7 @@ class FileUpload:
     def _attempting(self) -> Iterator[None]:
         if self._over:
             raise InternalError("an upload was used after its end")
-        began_seconds = self._clock.monotonic_seconds()
+        began_seconds = time.monotonic()
         try:
             yield
         except BaseException:
@@ -247,7 +245,7 @@ class FileUpload:
             self._count_once()
             self._measured.attempt_fails()
             raise
-        self._busy_seconds += self._clock.monotonic_seconds() - began_seconds
+        self._busy_seconds += time.monotonic() - began_seconds
 
     @property
     def _measured(self) -> UploadMetrics:

@@ -9,10 +9,10 @@ import heapq
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
-from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ClosedError, UnavailableError
 
 _logger = logging.getLogger(__name__)
@@ -38,9 +38,8 @@ class Timer(Protocol):
 class ThreadTimer:
     """A timer with one daemon thread, started at the first use."""
 
-    def __init__(self, name: str, clock: Clock | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._clock = clock or SystemClock()
         self._condition = threading.Condition()
         self._queue: list[tuple[float, int, list[Callable[[], None]]]] = []
         self._order = itertools.count()
@@ -53,7 +52,7 @@ class ThreadTimer:
         with self._condition:
             if self._closed:
                 raise ClosedError(f"timer {self._name} is closed and takes no further command")
-            due = self._clock.monotonic_seconds() + delay_seconds
+            due = time.monotonic() + delay_seconds
             heapq.heappush(self._queue, (due, next(self._order), slot))
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -81,7 +80,7 @@ class ThreadTimer:
                     self._condition.wait()
                     continue
                 due, _, slot = self._queue[0]
-                wait_seconds = due - self._clock.monotonic_seconds()
+                wait_seconds = due - time.monotonic()
                 if wait_seconds > 0 and slot:
                     self._condition.wait(wait_seconds)
                     continue

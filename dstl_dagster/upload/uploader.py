@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol
 
-from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.concurrency import Closing
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.changelog_file.compression import Compression
@@ -70,8 +69,6 @@ class StateChangeFsUploader(StateChangeUploader):
         compression: Compression = Compression.NONE,
         buffer_bytes: int = 1 << 20,
         metrics: UploadMetrics | None = None,
-        clock: Clock | None = None,
-        new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
         if local_directory is not None and not local_directory.is_absolute():
             raise InvalidInputError(f"the directory of local copies must be absolute: {local_directory}")
@@ -82,8 +79,6 @@ class StateChangeFsUploader(StateChangeUploader):
         self._compression = compression
         self._buffer_bytes = buffer_bytes
         self._metrics = metrics or UploadMetrics()
-        self._clock = clock or SystemClock()
-        self._new_uuid = new_uuid
 
     def begin(self, is_cancelled: Callable[[], bool]) -> FileUpload:
         """Begin an attempt, whose tasks are then written one by one. Any thread; may raise as `upload`.
@@ -91,7 +86,7 @@ class StateChangeFsUploader(StateChangeUploader):
         `is_cancelled` is asked after each piece: once it is true, writing raises ClosedError.
         """
         # Each attempt has its own name: two that race never write the same object.
-        file_id = str(self._new_uuid())
+        file_id = str(uuid.uuid4())
         name = f"{self.base_path}/{file_id}"
         return FileUpload(
             name,
@@ -100,7 +95,6 @@ class StateChangeFsUploader(StateChangeUploader):
             ChangelogFileEncoder(self._compression, self._buffer_bytes),
             self._registry,
             self._metrics,
-            self._clock,
             is_cancelled,
         )
 
