@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.keyed.read import keyed_state
+from dstl_dagster.keyed.write import shared_files
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.spark import read_state, write_state
 from dstl_dagster.spark.dataframes import run_merges
@@ -187,12 +188,22 @@ def test_a_task_that_fails_twice_changes_nothing(
     assert all(str(done.attempt) in name for name in written)
 
 
-def test_a_merge_of_older_runs_in_tasks_that_fail_twice(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is large to merge is merged by tasks of the batch's session. What failed tries of them wrote is in
-    no report, and the state is what was written.
+class MergeFails(MergeRunsTask):
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        list(super().__call__(batches))
+        raise RuntimeError("the task dies after its work is done")
+
+
+@pytest.mark.parametrize(("task", "copies"), [(MergeFailsTwice, 3), (MergeFails, 4)])
+def test_older_runs_are_merged_by_tasks_that_fail(
+    job: Job, monkeypatch: pytest.MonkeyPatch, task: type[MergeRunsTask], copies: int
+) -> None:
+    """What is large to merge is merged by tasks of the batch's session, or after three tries by this process.
+    What failed tries wrote is in no report, and the state is what was written.
     """
     monkeypatch.setattr(keyed_state, "_SPLIT_BYTES", 64 << 10)  # on the driver alone, which plans
-    monkeypatch.setattr(run_merges, "MergeRunsTask", MergeFailsTwice)
+    monkeypatch.setattr(shared_files, "SMALL_BYTES", 0)
+    monkeypatch.setattr(run_merges, "MergeRunsTask", task)
     options = CheckpointOptions(materialize_max_runs=2)
     coordinator = CheckpointCoordinator("job", job.coordinator.store, options)
     for step in (1, 2, 3):
@@ -210,7 +221,7 @@ def test_a_merge_of_older_runs_in_tasks_that_fail_twice(job: Job, monkeypatch: p
     named = {stream.name for handle in merged.handles for stream, _ in handle.handles_and_offsets}
     assert len(merged.handles) == len(named) > 2
     assert named < written
-    assert len(written) == 3 * len(named)
+    assert len(written) == copies * len(named)
     assert all(str(done.attempt) in name for name in written)
 
 

@@ -222,10 +222,10 @@ def write_merge(
     work = RunMerge(attempt, replace(state.at, handles=handles), slices, whole)
     into = shared or SharedFiles(store, attempt)
     ranges = _ranges(handles, due.key_groups)
-    run_in = partial(_merged_here, store, into) if elsewhere is None or len(ranges) == 1 else elsewhere
+    merged = None if elsewhere is None or len(ranges) == 1 else elsewhere(work, ranges)
     written = []
     upserts = deletes = 0
-    for count, each in enumerate(run_in(work, ranges), 1):
+    for count, each in enumerate(merged or _merged_here(store, into, work, ranges), 1):
         upserts, deletes = upserts + each.upserts, deletes + each.deletes
         if each.handle is not None:
             written.append(each.handle)
@@ -300,8 +300,8 @@ class RunMerge:
         return MergedRange(handle, counted.upserts, counted.deletes)
 
 
-Elsewhere = Callable[[RunMerge, Sequence[KeyGroupRange]], Iterable[MergedRange]]
-"""Merges these ranges, in their order."""
+Elsewhere = Callable[[RunMerge, Sequence[KeyGroupRange]], Sequence[MergedRange] | None]
+"""Merges these ranges, in their order; `None` if that place is not there any more."""
 
 
 def _merged_here(

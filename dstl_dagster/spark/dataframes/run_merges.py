@@ -9,6 +9,7 @@ What a killed or repeated one wrote, or one whose attempt was fenced meanwhile, 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
     from dstl_dagster.checkpoint import Batch
     from dstl_dagster.spark.dataframes.progress import Progress
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,22 @@ class MergeRunsTask:
 
 
 def merges_in_tasks(spark: SparkSession, batch: Batch, progress: Progress | None) -> Elsewhere:
-    """The session's tasks as the place of the batch's large merges."""
+    """The session's tasks as the place of the batch's large merges, as long as they can work.
+
+    A program may have stopped its session by then, or lost its executors: the batch does not need them.
+    """
     from dstl_dagster.spark.dataframes.partitioning import default_partitions  # PySpark: not in the tasks
 
-    def merged(merge: RunMerge, ranges: Sequence[KeyGroupRange]) -> list[MergedRange]:
-        indices = spark.range(0, len(ranges), 1, default_partitions(spark, len(ranges)))
-        found = run_tasks(indices, MergeRunsTask(merge, tuple(ranges)), progress)
+    def merged(merge: RunMerge, ranges: Sequence[KeyGroupRange]) -> list[MergedRange] | None:
+        task = MergeRunsTask(merge, tuple(ranges))
+        try:
+            indices = spark.range(0, len(ranges), 1, default_partitions(spark, len(ranges)))
+            found = run_tasks(indices, task, progress)
+        except DstlError:
+            raise
+        except Exception:
+            log.warning("this process merges older runs, as tasks of Spark did not", exc_info=True)
+            return None
         batch.meter.add(cost_of(found))
         return [from_outcome(each) for each in found]
 
