@@ -38,7 +38,7 @@ __all__ = ["main"]
 _MAX_TRIES = 3
 _DAYS_AHEAD = 2
 """So long before its day the worker to kill starts: it gets ready beside the days that run here."""
-_OURS = {"dagster", "demo.log", "fetched", "source", "store"}
+_OURS = {"dagster", "demo.log", "fetched", "scratch", "source", "store"}
 console = Console(highlight=False)
 
 
@@ -80,7 +80,7 @@ def _demo(days: int, folder: Path, store_uri: str | None, fresh: bool) -> bool:
         to_kill = len(new) // 2
         for number, day in enumerate(new):
             if number == max(0, to_kill - _DAYS_AHEAD):
-                worker = Worker()
+                worker = Worker(folder / "scratch")
             _run(instance, store, day, worker if number == to_kill else None)
         console.print("\nRecomputing everything from the raw CSV in plain Spark SQL, comparing row by row")
         reports = fetched(store, "reports", folder / "fetched") if store_uri else folder / "store" / "reports"

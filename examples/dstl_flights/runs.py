@@ -144,11 +144,16 @@ def run_day(
 
 
 class Worker:
-    """A process that gets its own Dagster and Spark ready, runs one day, and is killed while it does."""
+    """A process that gets its own Dagster and Spark ready, runs one day, and is killed while it does.
 
-    def __init__(self) -> None:
+    What it leaves behind then is in `scratch`, not in the system's folder for temporary files.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        scratch.mkdir(exist_ok=True)
+        places = {"TMPDIR": str(scratch), "JDK_JAVA_OPTIONS": f'"-Djava.io.tmpdir={scratch}"'}
         self._process = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, text=True
+            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, text=True, env={**os.environ, **places}
         )
 
     def run_and_kill(
