@@ -16,9 +16,9 @@ pytestmark = pytest.mark.kill
 @pytest.mark.parametrize(
     ("kind", "step"),
     [
-        ("gcs", 701),
+        ("gcs", 1401),
         pytest.param("moved", 373, marks=pytest.mark.soak),
-        ("folder", 1051),
+        ("folder", 2101),
         *(
             pytest.param(kind, 1, marks=[pytest.mark.soak, pytest.mark.timeout(14_400)])
             for kind in ("gcs", "moved", "folder")

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.kill
 @pytest.mark.parametrize(
     ("kind", "step"),
     [
-        ("gcs", 229),
+        ("gcs", 457),
         pytest.param("moved", 229, marks=pytest.mark.soak),
-        ("folder", 760),
+        ("folder", 1519),
         *(
             pytest.param(kind, 1, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])
             for kind in ("gcs", "moved", "folder")

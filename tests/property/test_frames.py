@@ -276,6 +276,7 @@ def widened(kind: pa.DataType, then: pa.DataType) -> pa.DataType:
 
 
 @given(st.data())
+@examples(40)
 def test_a_column_that_drifts_is_held_exactly_or_refused_by_its_row(data: st.DataObject) -> None:
     """Nothing is rounded, wrapped or cut, in a plain column and inside of a list."""
     first = data.draw(st.sampled_from(sorted(set(NUMBERS) - {"null", "uint64"})), label="first")

@@ -24,12 +24,12 @@ from dstl_dagster.keyed.read.lookup import KeysToFind
 from dstl_dagster.timeline import decisions
 from tests.property.state_world import live
 
-LIVES = 4
+LIVES = range(1, 4)
 SEARCHED = range(12, 60)
-"""Seeds, in which a mistake is found: each in the first few, so that finding costs little."""
+"""Seeds, in which a mistake is found: each in the first few."""
 
 
-@pytest.mark.parametrize("seed", range(LIVES))
+@pytest.mark.parametrize("seed", LIVES)
 def test_a_state_is_what_dictionaries_say(seed: int) -> None:
     """At each retained checkpoint, by every way to read it; clean-up leaves nothing and loses nothing."""
     assert live(seed) is None
@@ -123,20 +123,21 @@ def everything_is_due_always(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(merge, "_due", lambda entry, *_: merge._everything(entry))
 
 
-MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
-    a_list_forgets_a_run,
-    a_merge_lies_below,
-    a_tombstone_is_dropped_early,
-    the_older_of_two_keys_wins,
-    a_deleted_key_is_looked_for_below,
-    a_merge_takes_every_key_group,
-    clean_up_forgets_lists,
-    clean_up_forgets_what_is_listed,
-    a_clone_begins_below_its_runs,
-    nothing_is_due,
-    the_merge_of_an_idle_operator_is_forgotten,
-    everything_is_due_always,
-]
+MISTAKES: dict[Callable[[pytest.MonkeyPatch], None], int] = {
+    a_list_forgets_a_run: 13,
+    a_merge_lies_below: 18,
+    a_tombstone_is_dropped_early: 13,
+    the_older_of_two_keys_wins: 14,
+    a_deleted_key_is_looked_for_below: 14,
+    a_merge_takes_every_key_group: 12,
+    clean_up_forgets_lists: 12,
+    clean_up_forgets_what_is_listed: 14,
+    a_clone_begins_below_its_runs: 15,
+    nothing_is_due: 13,
+    the_merge_of_an_idle_operator_is_forgotten: 13,
+    everything_is_due_always: 13,
+}
+"""And a seed that finds it soon, which is tried first: a life in which it is not found costs seconds."""
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__.replace("_", " "))
@@ -144,7 +145,7 @@ def test_a_mistake_is_found(mistake: Callable[[pytest.MonkeyPatch], None]) -> No
     """The lives can fail: one of a few finds each."""
     with pytest.MonkeyPatch.context() as broken:
         mistake(broken)
-        assert any(live(seed) is not None for seed in SEARCHED)
+        assert any(live(seed) is not None for seed in (MISTAKES[mistake], *SEARCHED))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,14 +14,16 @@ BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
 @pytest.fixture
-def checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+def checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
     """The benchmark's modules, which are no package, on states of hundreds of rows."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.setenv("BENCH_DIRECTORY", str(tmp_path))
     module = importlib.import_module("checkpoint")
     monkeypatch.setattr(module, "CHANGES", 10)
     monkeypatch.setattr(importlib.import_module("folders"), "_root", lambda: tmp_path)
-    return module
+    gc.freeze()  # else each measurement begins with a look through all that a test process has imported
+    yield module
+    gc.unfreeze()
 
 
 def test_growth_is_measured_by_requests_and_bytes(checkpoint: ModuleType) -> None:

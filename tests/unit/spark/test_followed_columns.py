@@ -516,7 +516,9 @@ def test_a_checkpoint_folder_of_another_source_is_refused(follower):
         follower.reader.latestOffset({"topic": {"0": 7}}, ReadAllAvailable())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 60))]
+)
 def test_any_history_of_columns_is_followed(source: Followed, seed: int) -> None:
     """Columns added, renamed, widened, dropped, and names taken again, while a driver comes and goes."""
     chance = random.Random(seed)
