@@ -132,13 +132,15 @@ class World:
         said = self.parent(batch)
         for operator in operators:
             self._write(batch, operator, said)
+        tasks = Tasks()
         if self.number % 2:
-            batch.merges_elsewhere = merged_by_tasks
+            batch.merges_elsewhere = tasks
         batch.merge_due_runs()
         if complete:
             self.done(batch.complete(), said)
         else:
             batch.abort("by choice")
+        tasks.end_late()
 
     def _write(self, batch: Batch, operator: str, said: Said) -> None:
         choose = self.choose
@@ -359,13 +361,23 @@ class World:
             raise Wrong(f"the difference leads to {turned}, not {rows}")
 
 
-def merged_by_tasks(merge: RunMerge, ranges: Sequence[KeyGroupRange]) -> list[MergedRange]:
-    """As by Spark's tasks, in one of this process; the outcomes of a first, speculative copy are lost."""
-    task = MergeRunsTask(merge, tuple(ranges))
-    indices = pa.record_batch([pa.array(range(len(ranges)))], ["id"])
-    for one in (task, pickle.loads(pickle.dumps(task))):
-        outcomes = [batch.column(0)[0].as_py() for batch in one(iter([indices]))]
-    return [from_outcome(json.loads(each)) for each in outcomes]
+class Tasks:
+    """Merges ranges as Spark's tasks do, each with a copy that ends after its attempt has."""
+
+    def __init__(self) -> None:
+        self._copies: list[Callable[[], object]] = []
+
+    def __call__(self, merge: RunMerge, ranges: Sequence[KeyGroupRange]) -> list[MergedRange]:
+        task = MergeRunsTask(merge, tuple(ranges))
+        indices = pa.record_batch([pa.array(range(len(ranges)))], ["id"])
+        copy = pickle.loads(pickle.dumps(task))
+        self._copies.append(lambda: list(copy(iter([indices]))))
+        return [from_outcome(json.loads(each.column(0)[0].as_py())) for each in task(iter([indices]))]
+
+    def end_late(self) -> None:
+        """What they write now is in no report."""
+        for copy in self._copies:
+            copy()
 
 
 def live(seed: int) -> str | None:

@@ -21,6 +21,7 @@ from dstl_dagster.keyed.documents.entries import Listed
 from dstl_dagster.keyed.merge import merge
 from dstl_dagster.keyed.merge.policy import MergePolicy
 from dstl_dagster.keyed.read.lookup import KeysToFind
+from dstl_dagster.spark.dataframes.run_merges import MergeRunsTask
 from dstl_dagster.timeline import decisions
 from tests.property.state_world import live
 
@@ -123,6 +124,16 @@ def everything_is_due_always(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(merge, "_due", lambda entry, *_: merge._everything(entry))
 
 
+def tasks_lose_a_range(broken: pytest.MonkeyPatch) -> None:
+    original = MergeRunsTask._outcome
+
+    def outcome(self: Any, key_groups: Any) -> Any:
+        found = original(self, key_groups)
+        return {**found, "handle": None} if key_groups == self.ranges[0] else found
+
+    broken.setattr(MergeRunsTask, "_outcome", outcome)
+
+
 MISTAKES: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     a_list_forgets_a_run: 13,
     a_merge_lies_below: 18,
@@ -136,6 +147,7 @@ MISTAKES: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     nothing_is_due: 13,
     the_merge_of_an_idle_operator_is_forgotten: 13,
     everything_is_due_always: 13,
+    tasks_lose_a_range: 12,
 }
 """And a seed that finds it soon, which is tried first: a life in which it is not found costs seconds."""
 
