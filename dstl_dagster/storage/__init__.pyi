@@ -34,11 +34,7 @@ from dstl_dagster.storage.base import (
     summed_write as summed_write,
 )
 from dstl_dagster.storage.base import StoreCapabilities as StoreCapabilities
-from dstl_dagster.storage.batching import (
-    Check as Check,
-    component_lookups as component_lookups,
-    delete_each as delete_each,
-)
+from dstl_dagster.storage.batching import delete_each as delete_each, each_deleted as each_deleted
 from dstl_dagster.storage.copies import Origin as Origin, generation_of_copy as generation_of_copy
 from dstl_dagster.storage.gcs.store import GCSObjectStore as GCSObjectStore
 from dstl_dagster.storage.local.file_ranges import FileRanges as FileRanges
@@ -64,7 +60,6 @@ from dstl_dagster.storage.readback import (
 from dstl_dagster.storage.rules import (
     check_crc32c as check_crc32c,
     check_delete_all as check_delete_all,
-    each_deleted as each_deleted,
     split_bucket_uri as split_bucket_uri,
 )
 from dstl_dagster.storage.whole_object import read_parts as read_parts

@@ -28,7 +28,7 @@ from dstl_dagster.storage.base import (
     RangeReader,
     Source,
 )
-from dstl_dagster.storage.rules import each_deleted
+from dstl_dagster.storage.batching import each_deleted
 from dstl_dagster.storage.wrapper import WrapperStore
 
 
@@ -174,4 +174,4 @@ class _MovedBucket(WrapperStore):
         return moved is not None and self._inner.delete(moved, **options)
 
     def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
-        return each_deleted(lambda name, wanted: self.delete(name, precondition=wanted), objects)
+        return each_deleted(self, objects)

@@ -31,6 +31,7 @@ from dstl_dagster.storage.base import (
     Source,
     StoreCapabilities,
 )
+from dstl_dagster.storage.batching import each_deleted
 
 PAGE_OBJECTS: Final = 1000
 
@@ -329,7 +330,7 @@ class MemoryObjectStore:
 
     def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
         rules.check_delete_all(objects)
-        return rules.each_deleted(lambda name, wanted: self.delete(name, precondition=wanted), objects)
+        return each_deleted(self, objects)
 
     def server_time(self) -> datetime:
         return self._account.clock.now()

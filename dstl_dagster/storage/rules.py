@@ -6,14 +6,13 @@ kind of store refuses beyond them, nor the names that our layers choose (`format
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from dstl_dagster.errors import (
     ClosedError,
     ConflictError,
-    DstlError,
     ErrorKind,
     FormatError,
     InvalidInputError,
@@ -123,24 +122,6 @@ def check_delete_all(objects: Sequence[tuple[str, Precondition]]) -> None:
         )
     for name, precondition in objects:
         check_delete(name, precondition)
-
-
-def each_deleted(
-    delete: Callable[[str, Precondition], bool], objects: Sequence[tuple[str, Precondition]]
-) -> list[bool | ConflictError]:
-    """`BatchDeletingStore.delete_all` by single deletions. Raises: the first other error, after all."""
-    answers: list[bool | ConflictError] = []
-    failure: DstlError | None = None
-    for name, precondition in objects:
-        try:
-            answers.append(delete(name, precondition))
-        except ConflictError as error:
-            answers.append(error)
-        except DstlError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    return answers
 
 
 def check_range(name: str, start: int, length: int = 0) -> None:

@@ -236,7 +236,7 @@ class FaultStore(WrapperStore):
     def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
         """One request for each object: a batch may be cut anywhere."""
         check_delete_all(objects)
-        return each_deleted(lambda name, wanted: self.delete(name, precondition=wanted), objects)
+        return each_deleted(self, objects)
 
 
 class _FaultWriter(WrapperWriter):

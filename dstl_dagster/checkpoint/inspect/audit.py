@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -75,38 +75,6 @@ class Audit:
     unexplained: tuple[str, ...]
     garbage: CleanUp | None
 
-    @classmethod
-    def of(
-        cls,
-        view: TimelineView,
-        recorded: Collection[uuid.UUID],
-        damage: Iterable[Damage],
-        unexplained: Iterable[str],
-        garbage: CleanUp | None,
-    ) -> Audit:
-        """Summarize a view and the findings. Pure."""
-        return cls(
-            slot=view.slot,
-            latest=view.last_completed_id,
-            retained=tuple(entry.checkpoint_id for entry in view.retained),
-            abandoned=tuple(
-                entry.checkpoint_id for entry in view.kept if view.is_abandoned(entry.checkpoint_id)
-            ),
-            savepoints=dict(view.savepoints),
-            open_attempt=view.open_attempt,
-            recorded=view.open_attempt is not None and view.open_attempt.attempt in recorded,
-            uncommitted=tuple(entry.checkpoint_id for entry in view.uncommitted),
-            blocked={
-                entry.checkpoint_id: tuple(file.name for file in entry.committed.blocked)
-                for entry in view.retained
-                if entry.committed is not None and entry.committed.blocked
-            },
-            retracting=bool(view.retractions),
-            damage=tuple(damage),
-            unexplained=tuple(unexplained),
-            garbage=garbage,
-        )
-
     @property
     def in_order(self) -> bool:
         """Nothing is damaged or lost, and nothing needs a person."""
@@ -131,7 +99,25 @@ def audit(job: Job) -> Audit:
     view = job.timeline.tail()
     damage = _find_damage(job, view, references) + _find_cut(job, view, references)
     found = [(name, attempt) for attempt, name in attempts.items()]
-    return Audit.of(view, recorded, damage, sorted(unexplained(found, view, job.lookup_threads)), garbage)
+    return Audit(
+        slot=view.slot,
+        latest=view.last_completed_id,
+        retained=tuple(entry.checkpoint_id for entry in view.retained),
+        abandoned=tuple(entry.checkpoint_id for entry in view.kept if view.is_abandoned(entry.checkpoint_id)),
+        savepoints=dict(view.savepoints),
+        open_attempt=view.open_attempt,
+        recorded=view.open_attempt is not None and view.open_attempt.attempt in recorded,
+        uncommitted=tuple(entry.checkpoint_id for entry in view.uncommitted),
+        blocked={
+            entry.checkpoint_id: tuple(file.name for file in entry.committed.blocked)
+            for entry in view.retained
+            if entry.committed is not None and entry.committed.blocked
+        },
+        retracting=bool(view.retractions),
+        damage=tuple(damage),
+        unexplained=tuple(sorted(unexplained(found, view, job.lookup_threads))),
+        garbage=garbage,
+    )
 
 
 def _find_damage(job: Job, view: TimelineView, references: References) -> list[Damage]:

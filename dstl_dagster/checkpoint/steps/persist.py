@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 
 from dstl_dagster.checkpoint.job import Job
 from dstl_dagster.concurrency import gather
@@ -18,11 +20,14 @@ from dstl_dagster.format import COMPONENTS_PREFIX, JOBS_PREFIX, ChangelogStateHa
 from dstl_dagster.keyed import AttemptReport, FileReport, OperatorReport
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable, GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import Check, ObjectStat, ObjectStore, component_lookups
+from dstl_dagster.storage import ObjectStat, ObjectStore
 from dstl_dagster.timeline import Attempt
 
 Handles = Iterable[OperatorReport] | Mapping[str, Sequence[ChangelogStateHandle] | OperatorReport]
 Files = Iterable[FileReport | GSCommitRecoverable]
+Check = Callable[[], None]
+_LISTED_COMPONENTS = 16
+"""A file with so many components or more is looked up by a listing of their folder."""
 
 
 def as_operator_reports(handles: Handles) -> tuple[OperatorReport, ...]:
@@ -103,7 +108,7 @@ def _looked_up(
     recoverable: GSCommitRecoverable, store: ObjectStore, options: GSFileSystemOptions, threads: int
 ) -> FileReport:
     identifiers = list(recoverable.component_blob_ids(options))
-    looks = component_lookups(store, [(each.bucket_name, each.object_name) for each in identifiers])
+    looks = _component_lookups(store, [(each.bucket_name, each.object_name) for each in identifiers])
     stats = gather(looks, threads, "dstl-lookup")
     components = []
     for identifier, found in zip(identifiers, stats, strict=True):
@@ -252,12 +257,50 @@ def _file_checks(store: ObjectStore, file: FileReport) -> list[Check]:
             "write it to another folder"
         )
     components = list(file.components)
-    found = component_lookups(store, [(each.bucket_name, each.object_name) for each in components])
+    found = _component_lookups(store, [(each.bucket_name, each.object_name) for each in components])
     checks: list[Check] = [
         partial(_check_component, final.object_name, component, look)
         for component, look in zip(components, found, strict=True)
     ]
     return [*checks, partial(_check_target, store, final)]
+
+
+def _component_lookups(
+    store: ObjectStore, places: Sequence[tuple[str, str]]
+) -> Sequence[Callable[[], ObjectStat | None]]:
+    """How to look up each of these components of one file (bucket, name): singly, or all by one listing.
+
+    The components of a file share a folder, and those of one attempt follow each other in it.
+    """
+    folders = {(bucket, name.rpartition("/")[0]) for bucket, name in places}
+    if len(places) < _LISTED_COMPONENTS or len(folders) > 1:
+        return [partial(_stat, store, *place) for place in places]
+    ((bucket, folder),) = folders
+    listing = _Listing(store.in_bucket(bucket), f"{folder}/", {name for _, name in places})
+    return [partial(listing.stat, name) for _, name in places]
+
+
+def _stat(store: ObjectStore, bucket_name: str, name: str) -> ObjectStat | None:
+    return store.in_bucket(bucket_name).stat(name)
+
+
+class _Listing:
+    """Lists once, when the first of `names` is asked for. Thread-safe."""
+
+    def __init__(self, home: ObjectStore, prefix: str, names: set[str]) -> None:
+        self._home = home
+        self._prefix = prefix
+        self._names = names
+        self._lock = threading.Lock()
+        self._stats: dict[str, ObjectStat] | None = None
+
+    def stat(self, name: str) -> ObjectStat | None:
+        with self._lock:
+            if self._stats is None:
+                last = max(self._names)
+                listed = self._home.list(self._prefix, start_offset=min(self._names))
+                self._stats = {each.name: each for each in takewhile(lambda each: each.name <= last, listed)}
+        return self._stats.get(name)
 
 
 def _check_component(final_name: str, component: Component, look: Callable[[], ObjectStat | None]) -> None:

@@ -32,6 +32,7 @@ from dstl_dagster.storage.base import (
     Source,
     StoreCapabilities,
 )
+from dstl_dagster.storage.batching import each_deleted
 from dstl_dagster.storage.gcs.batch_deletes import BatchesRefusedError, batch_delete
 from dstl_dagster.storage.gcs.client import server_time, shared_client
 from dstl_dagster.storage.gcs.json_api import GCSNames, content_type_of, generation_match, stat_of_resource
@@ -342,7 +343,7 @@ class GCSObjectStore(GCSReading):
             answers = list(batch_delete(self._transport, self._names, objects))
         except BatchesRefusedError:
             self._transport.refuse_batches()
-            return rules.each_deleted(lambda name, wanted: self.delete(name, precondition=wanted), objects)
+            return each_deleted(self, objects)
         for at, answer in enumerate(answers):
             if isinstance(answer, ConflictError) and self.stat(objects[at][0]) is None:
                 answers[at] = False  # as in `delete`
