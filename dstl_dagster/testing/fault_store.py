@@ -137,7 +137,7 @@ class FaultStore(WrapperStore):
         schedule: which requests fail. Without one none does; `requests` still records them.
         clock: advanced by DELAY; by default a virtual one of its own.
         delay_seconds: by how much.
-        before_request: called before each request, outside any lock: where an `Interleaving` takes turns.
+        before_request: called before each request, outside any lock: where actors take turns.
     """
 
     def __init__(

@@ -14,8 +14,8 @@ from dstl_dagster.storage.wrapper import WrapperStore
 from dstl_dagster.testing.conformance import ObjectStoreConformance, RawRead
 from dstl_dagster.testing.fault_schedules import Fault, FaultSchedule, Request, SeededFaults
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.testing.retrying_store import RetryingStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
+from tests.doubles.retrying_store import RetryingStore
 
 
 class NotWhileStreaming:

@@ -44,7 +44,7 @@ from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.state import StateSchema
 from dstl_dagster.testing.fault_schedules import Fault, Request, SeededFaults, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.testing.interleaving import Interleaving
+from tests.doubles.interleaving import Interleaving
 from tests.property.queries_oracle import faults
 from tests.property.queries_world import HEIR, JOB, RIGHT, World, line, rows_of
 

@@ -32,10 +32,10 @@ from dstl_dagster.format.changelog_file import encoding as changelog_file_encodi
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings import LocalRecoveryConfig
 from dstl_dagster.storage import Generation, MemoryObjectStore
-from dstl_dagster.testing.uploads import CallerExecutor, InlineMailbox, ManualExecutor, ManualTimer
 from dstl_dagster.upload import RetryPolicy, StateChangeFsUploader, UploadTask, UploadTasksResult
 from dstl_dagster.upload.batches import BatchAction
 from dstl_dagster.upload.scheduler import UploadPolicy, UploadScheduler
+from tests.doubles.uploads import CallerExecutor, InlineMailbox, ManualExecutor, ManualTimer
 from tests.profiles import examples
 
 TIMEOUT_SECONDS = 10.0

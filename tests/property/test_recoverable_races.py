@@ -22,10 +22,10 @@ from dstl_dagster.testing.fault_schedules import (
     SimulatedCrash,
 )
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.testing.interleaving import Interleaving
-from dstl_dagster.testing.retrying_store import RetryingStore
 from dstl_dagster.testing.upstream_commit import UpstreamCommitter
 from dstl_dagster.testing.virtual_clock import VirtualClock
+from tests.doubles.interleaving import Interleaving
+from tests.doubles.retrying_store import RetryingStore
 
 FINAL = "out/part-1"
 PLAIN = GSFileSystemOptions()

@@ -24,8 +24,8 @@ from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SeededFaults, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.testing.interleaving import Interleaving
 from dstl_dagster.timeline import Completed, TimelineView, decisions
+from tests.doubles.interleaving import Interleaving
 
 DAYS = (1, 2)
 OPTIONS = CheckpointOptions(num_retained=1, reader_grace=timedelta(0), commit_threads=1)

@@ -19,8 +19,8 @@ from dstl_dagster.changelog.reader.disk_cache import DiskCache
 from dstl_dagster.errors import UnavailableError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SequenceNumber, StreamStateHandle
 from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore
-from dstl_dagster.testing.uploads import ManualTimer
 from dstl_dagster.testing.virtual_clock import VirtualClock
+from tests.doubles.uploads import ManualTimer
 
 
 def cached_files(directory: Path) -> dict[int, int]:

@@ -21,7 +21,7 @@ from dstl_dagster.metrics import InMemoryMetrics
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.storage import ABSENT, Generation, LocalObjectStore, MemoryObjectStore
-from dstl_dagster.testing.uploads import HeldScheduler, RecordingUploader
+from tests.doubles.uploads import HeldScheduler, RecordingUploader
 from tests.unit.changelog.writing import DEADLINE_SECONDS, RANGE, open_writer, persisted
 
 

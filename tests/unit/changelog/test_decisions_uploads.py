@@ -23,16 +23,16 @@ from dstl_dagster.metrics import InMemoryMetrics
 from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import MemoryObjectStore, ObjectStat, ObjectWriter
-from dstl_dagster.testing.uploads import (
+from dstl_dagster.upload import BatchingStateChangeUploadScheduler, RetryPolicy, UploadTask, UploadTasksResult
+from dstl_dagster.upload.scheduler import UploadPolicy, UploadScheduler
+from dstl_dagster.upload.throttle import UploadThrottle
+from tests.doubles.uploads import (
     CallerExecutor,
     HeldScheduler,
     ManualExecutor,
     ManualTimer,
     RecordingUploader,
 )
-from dstl_dagster.upload import BatchingStateChangeUploadScheduler, RetryPolicy, UploadTask, UploadTasksResult
-from dstl_dagster.upload.scheduler import UploadPolicy, UploadScheduler
-from dstl_dagster.upload.throttle import UploadThrottle
 from tests.unit.changelog.writing import DEADLINE_SECONDS, FAST, RANGE, names_in, open_writer, persisted
 
 

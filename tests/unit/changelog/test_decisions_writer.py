@@ -19,10 +19,10 @@ from dstl_dagster.format import (
 )
 from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import MemoryObjectStore
-from dstl_dagster.testing.uploads import HeldScheduler
 from dstl_dagster.upload import (
     UploadTask,
 )
+from tests.doubles.uploads import HeldScheduler
 from tests.unit.changelog.writing import DEADLINE_SECONDS, FAST, RANGE, open_writer, persisted
 
 

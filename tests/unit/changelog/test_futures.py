@@ -14,7 +14,7 @@ from dstl_dagster.changelog import FsStateChangelogStorage, FsStateChangelogWrit
 from dstl_dagster.errors import ClosedError, InvalidInputError, UnavailableError
 from dstl_dagster.format import KeyGroupRange, SequenceNumber, SnapshotResult
 from dstl_dagster.storage import MemoryObjectStore
-from dstl_dagster.testing.uploads import HeldScheduler
+from tests.doubles.uploads import HeldScheduler
 
 DEADLINE_SECONDS = 20
 FIRST = SequenceNumber.of(0)

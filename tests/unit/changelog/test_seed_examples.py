@@ -29,7 +29,6 @@ from dstl_dagster.metrics import InMemoryMetrics
 from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.settings import FsStateChangelogOptions, LocalRecoveryConfig
 from dstl_dagster.storage import ABSENT, MemoryObjectStore
-from dstl_dagster.testing.uploads import HeldScheduler, ManualExecutor, RecordingUploader
 from dstl_dagster.upload import (
     BatchingStateChangeUploadScheduler,
     RetryPolicy,
@@ -42,6 +41,7 @@ from dstl_dagster.upload import (
     direct_scheduler,
     scheduler_from_config,
 )
+from tests.doubles.uploads import HeldScheduler, ManualExecutor, RecordingUploader
 
 DEADLINE_SECONDS = 20
 CHECKPOINT = 12345

@@ -13,7 +13,7 @@ from dstl_dagster.errors import InvalidInputError, UnavailableError
 from dstl_dagster.format import KeyGroupRange, SequenceNumber, StreamStateHandle
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
 from dstl_dagster.settings import LocalRecoveryConfig
-from dstl_dagster.testing.uploads import CallerExecutor, HeldScheduler, InlineMailbox, RecordingUploader
+from tests.doubles.uploads import CallerExecutor, HeldScheduler, InlineMailbox, RecordingUploader
 
 KEY_GROUP = 0
 RANGE = KeyGroupRange.of(KEY_GROUP, KEY_GROUP)

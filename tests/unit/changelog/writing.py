@@ -1,6 +1,6 @@
 """A storage with one writer, and what the tests of its decisions ask of the two.
 
-Does not own fakes of the upload path: those are `dstl_dagster.testing.uploads`.
+Does not own fakes of the upload path: those are `tests.doubles.uploads`.
 """
 
 from __future__ import annotations

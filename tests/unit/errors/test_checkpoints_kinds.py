@@ -16,10 +16,10 @@ from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter
 from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.storage import MemoryObjectStore, RetryPolicy
-from dstl_dagster.testing.uploads import CallerExecutor, ManualTimer, RecordingUploader
 from dstl_dagster.upload import UploadTask
 from dstl_dagster.upload.racing import RetryingExecutor
 from dstl_dagster.upload.scheduler import BatchingStateChangeUploadScheduler
+from tests.doubles.uploads import CallerExecutor, ManualTimer, RecordingUploader
 
 if TYPE_CHECKING:
     from tests.unit.errors.conftest import Case, Scenario

@@ -10,7 +10,7 @@ from dstl_dagster.errors import InternalError
 from dstl_dagster.format import StreamStateHandle
 from dstl_dagster.format.handles import LocalStateHandle
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry
-from dstl_dagster.testing.uploads import CallerExecutor, ManualExecutor
+from tests.doubles.uploads import CallerExecutor, ManualExecutor
 
 COPY = LocalStateHandle("/copies/a", 3)
 

@@ -25,8 +25,8 @@ from dstl_dagster.storage import (
     open_ranges,
 )
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.testing.uploads import CallerExecutor, ManualTimer
 from dstl_dagster.upload.scheduler import scheduler_from_config
+from tests.doubles.uploads import CallerExecutor, ManualTimer
 
 NEAR = StoreCapabilities(is_local=True, max_useful_threads=1, write_summed=True)
 

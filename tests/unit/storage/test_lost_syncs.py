@@ -17,8 +17,8 @@ from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage import ABSENT, Generation, LocalObjectStore, Source, put_own
 from dstl_dagster.storage.base import ObjectStore
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
-from dstl_dagster.testing.retrying_store import RetryingStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
+from tests.doubles.retrying_store import RetryingStore
 
 PAYLOAD = b"what was told as made"
 

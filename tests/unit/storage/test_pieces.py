@@ -18,9 +18,9 @@ from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.storage.readback import Expected, put_own
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SeededFaults, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.testing.interleaving import Interleaving
-from dstl_dagster.testing.retrying_store import RetryingStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
+from tests.doubles.interleaving import Interleaving
+from tests.doubles.retrying_store import RetryingStore
 
 # -- readback
 

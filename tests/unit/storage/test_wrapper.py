@@ -28,7 +28,7 @@ from dstl_dagster.storage.base import (
 )
 from dstl_dagster.storage.wrapper import WrapperRanges, WrapperReader, WrapperWriter, unwrapped
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.testing.retrying_store import RetryingStore
+from tests.doubles.retrying_store import RetryingStore
 
 
 def members(protocol: type) -> list[str]:

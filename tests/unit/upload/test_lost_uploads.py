@@ -15,10 +15,10 @@ from dstl_dagster.format import SequenceNumber, StateChange, StateChangeSet
 from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.storage import ABSENT, GCSObjectStore, MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
-from dstl_dagster.testing.uploads import CallerExecutor, ManualTimer
 from dstl_dagster.upload import RetryPolicy, StateChangeFsUploader, UploadTask
 from dstl_dagster.upload.scheduler import UploadPolicy, UploadScheduler
 from dstl_dagster.upload.timers import ThreadTimer, Timer
+from tests.doubles.uploads import CallerExecutor, ManualTimer
 
 CHUNK = 256 * 1024
 

@@ -14,7 +14,6 @@ from dstl_dagster.format import KeyGroupRange, SequenceNumber, StateChange, Stat
 from dstl_dagster.format import StreamStateHandle as Handle
 from dstl_dagster.format.handles import LocalStateHandle
 from dstl_dagster.storage import ABSENT, MemoryObjectStore
-from dstl_dagster.testing.uploads import CallerExecutor, ManualTimer, RecordingUploader
 from dstl_dagster.upload import (
     BatchingStateChangeUploadScheduler,
     RetryPolicy,
@@ -24,6 +23,7 @@ from dstl_dagster.upload import (
     UploadTasksResult,
     direct_scheduler,
 )
+from tests.doubles.uploads import CallerExecutor, ManualTimer, RecordingUploader
 
 
 def change_set(sqn: int) -> StateChangeSet:

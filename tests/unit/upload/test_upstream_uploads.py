@@ -19,7 +19,6 @@ from dstl_dagster.metrics import InMemoryMetrics
 from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore
-from dstl_dagster.testing.uploads import CallerExecutor, ManualExecutor, ManualTimer, RecordingUploader
 from dstl_dagster.upload import (
     BatchingStateChangeUploadScheduler,
     DuplicatingStateChangeFsUploader,
@@ -29,6 +28,7 @@ from dstl_dagster.upload import (
     UploadTask,
 )
 from dstl_dagster.upload.racing import RetryingExecutor
+from tests.doubles.uploads import CallerExecutor, ManualExecutor, ManualTimer, RecordingUploader
 
 DEADLINE_SECONDS = 20
 PREFIX = "ChangelogStorage."

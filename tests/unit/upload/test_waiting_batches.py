@@ -14,7 +14,6 @@ from dstl_dagster.format import SequenceNumber, StateChange, StateChangeSet, Str
 from dstl_dagster.metrics import InMemoryMetrics
 from dstl_dagster.registry import TaskChangelogRegistry
 from dstl_dagster.storage import Generation, MemoryObjectStore, ObjectStore
-from dstl_dagster.testing.uploads import CallerExecutor, ManualExecutor, ManualTimer, RecordingUploader
 from dstl_dagster.upload import (
     BatchingStateChangeUploadScheduler,
     RetryPolicy,
@@ -26,6 +25,7 @@ from dstl_dagster.upload import (
 from dstl_dagster.upload.batches import BatchQueue
 from dstl_dagster.upload.file_upload import FileUpload
 from dstl_dagster.upload.scheduler import UploadPolicy, UploadScheduler
+from tests.doubles.uploads import CallerExecutor, ManualExecutor, ManualTimer, RecordingUploader
 
 DELAY_SECONDS = 1.0
 BUFFER_BYTES = 1 << 20

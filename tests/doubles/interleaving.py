@@ -10,8 +10,6 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 
-__all__ = ["Interleaving"]
-
 Actor = Callable[[Callable[[], None]], None]
 
 
@@ -24,7 +22,7 @@ class Interleaving:
     """
 
     def __init__(self, seed: int, *, deadline_seconds: float = 60.0) -> None:
-        self._random = random.Random(seed)  # noqa: S311 (a replayable choice, no secret)
+        self._random = random.Random(seed)
         self._deadline_seconds = deadline_seconds
         self._changed = threading.Condition()
         self._running = 0
@@ -39,7 +37,7 @@ class Interleaving:
         def act(index: int, actor: Actor) -> None:
             try:
                 actor(lambda: self._wait_for_turn(index))
-            except BaseException as error:  # noqa: BLE001 (a crash is a result here)
+            except BaseException as error:
                 raised[index] = error
             finally:
                 with self._changed:

@@ -24,15 +24,6 @@ from dstl_dagster.upload import (
     UploadTasksResult,
 )
 
-__all__ = [
-    "CallerExecutor",
-    "HeldScheduler",
-    "InlineMailbox",
-    "ManualExecutor",
-    "ManualTimer",
-    "RecordingUploader",
-]
-
 
 class InlineMailbox:
     """Runs a command at once, in the submitting thread."""
@@ -111,7 +102,7 @@ class ManualExecutor(Executor):
         future, work = self.queued.pop(0)
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - as a thread pool does
+        except BaseException as error:
             future.set_exception(error)
 
     def run_all(self) -> None:

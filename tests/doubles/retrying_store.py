@@ -30,8 +30,6 @@ from dstl_dagster.storage import (
 )
 from dstl_dagster.storage.policy.retry import RetryAttempt
 
-__all__ = ["RetryingStore"]
-
 
 class RetryingStore(WrapperStore):
     """Streams are retried only on close, never midway.
