@@ -45,7 +45,7 @@ from dstl_dagster.storage.open import (
     require_store_uri as require_store_uri,
     require_within as require_within,
 )
-from dstl_dagster.storage.policy.retry import Retries as Retries, RetryPolicy as RetryPolicy
+from dstl_dagster.storage.policy.retry import RetryPolicy as RetryPolicy
 from dstl_dagster.storage.policy.rate import let_settle as let_settle
 from dstl_dagster.storage.preflight import (
     Severity as Severity,

@@ -21,14 +21,13 @@ from dstl_dagster.storage import (
     ObjectWriter,
     Precondition,
     RangeReader,
-    Retries,
     Source,
     WrapperRanges,
     WrapperReader,
     WrapperStore,
     WrapperWriter,
 )
-from dstl_dagster.storage.policy.retry import RetryAttempt
+from dstl_dagster.storage.policy.retry import Retries, RetryAttempt
 
 
 class RetryingStore(WrapperStore):

@@ -22,9 +22,10 @@ from google.cloud import storage
 
 from dstl_dagster.errors import DstlError, InvalidInputError
 from dstl_dagster.settings import GSFileSystemOptions
-from dstl_dagster.storage import ABSENT, ANY, GCSObjectStore, Retries, RetryPolicy
+from dstl_dagster.storage import ABSENT, ANY, GCSObjectStore, RetryPolicy
 from dstl_dagster.storage.gcs.client import shared_client
 from dstl_dagster.storage.gcs.errors import cleaned, with_translated_errors
+from dstl_dagster.storage.policy.retry import Retries
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
