@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dstl_dagster.clock import Clock, SystemClock
@@ -151,7 +152,11 @@ class MailboxFuture(Future[ResultT]):
         super().__init__()
         self._mailbox = mailbox
         self._own = mailbox if isinstance(mailbox, TaskMailbox) else None
+        self._lock = threading.Lock()
+        self._steps: list[Callable[[], None]] | None = []
+        """What follows; `None` once it is called."""
         self.set_running_or_notify_cancel()
+        super().add_done_callback(MailboxFuture._take_steps)  # type: ignore[arg-type]  # this future is its argument
 
     # -- waiting -----------------------------------------------------------------------------------
 
@@ -173,8 +178,11 @@ class MailboxFuture(Future[ResultT]):
             self._own.run_until(self, timeout)
 
     def add_done_callback(self, fn: Callable[[Future[ResultT]], object]) -> None:
-        # `asyncio.wrap_future` comes through here. The loop of the owner's thread would wait for a mailbox
-        # that no thread runs.
+        self._let_loop_run_mailbox()  # `asyncio.wrap_future` comes through here
+        super().add_done_callback(fn)
+
+    def _let_loop_run_mailbox(self) -> None:
+        """The loop of the owner's thread would wait for a mailbox that no thread runs."""
         if (
             self._own is not None
             and self._own.is_owner
@@ -183,7 +191,6 @@ class MailboxFuture(Future[ResultT]):
             loop = asyncio._get_running_loop()
             if loop is not None:
                 self._own.run_in(loop)
-        super().add_done_callback(fn)
 
     def __await__(self) -> Generator[Any, None, ResultT]:
         import asyncio
@@ -265,17 +272,31 @@ class MailboxFuture(Future[ResultT]):
     def _then(self, step: Callable[[Future[ResultT], MailboxFuture[NextT]], None]) -> MailboxFuture[NextT]:
         following: MailboxFuture[NextT] = MailboxFuture(self._mailbox)
 
-        def take_step(done: Future[ResultT]) -> None:
+        def take_step() -> None:
             try:
-                step(done, following)
+                step(self, following)
             except BaseException as error:
                 if not Future.done(following):
                     following.set_exception(error)
                 if not isinstance(error, Exception):
                     raise
 
-        self.add_done_callback(take_step)
+        self._let_loop_run_mailbox()
+        with self._lock:
+            waits = self._steps is not None
+            if self._steps is not None:
+                self._steps.append(take_step)
+        if not waits:
+            take_step()
         return following
+
+    def _take_steps(self) -> None:
+        """In order, and the others too where one is interrupted; the interrupt goes on then."""
+        with self._lock:
+            steps, self._steps = self._steps or [], None
+        with ExitStack() as stack:
+            for step in reversed(steps):
+                stack.callback(step)
 
 
 def _settle_as(following: Future[NextT], done: Future[NextT]) -> None:

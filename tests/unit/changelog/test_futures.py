@@ -272,3 +272,18 @@ def test_an_interrupted_step_leaves_no_other_future_pending(setup: Setup, end: s
     with pytest.raises(KeyboardInterrupt):
         setup.writer.close()
     assert Future.done(behind)
+
+
+def test_an_interrupted_step_keeps_no_other_step_of_its_future_waiting(setup: Setup) -> None:
+    """Each step on one future has an outcome of its own, which is not another one's."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    future = setup.persist()
+    interrupted, behind = future.then_accept(interrupt), future.then_apply(lambda result: result.state_size)
+    setup.scheduler.complete_all()
+    with pytest.raises(KeyboardInterrupt):
+        setup.writer.close()
+    assert isinstance(Future.exception(interrupted, 0), KeyboardInterrupt)
+    assert Future.result(behind, 0) == 1
