@@ -23,5 +23,5 @@ from dstl_dagster.recoverable.serializers import (
     GSResumeRecoverableSerializer as GSResumeRecoverableSerializer,
 )
 from dstl_dagster.recoverable.stream import GSRecoverableFsDataOutputStream as GSRecoverableFsDataOutputStream
-from dstl_dagster.recoverable.sweep import plan_sweep as plan_sweep, sweep as sweep
+from dstl_dagster.recoverable.leftovers import plan_sweep as plan_sweep, sweep as sweep
 from dstl_dagster.recoverable.writer import GSRecoverableWriter as GSRecoverableWriter
