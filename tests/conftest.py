@@ -29,9 +29,9 @@ profiles.register()
 # beside later tests, and with the random numbers that Hypothesis keeps to itself.
 os.environ["DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"] = "true"
 
-_PROCESSES = 4
-"""On two cores too: half of the time tests wait, for daemons, browsers and buckets far away. Not more: others
-start a JVM or Dagster's daemons beside themselves, which want cores."""
+_PROCESSES = 6
+"""On two cores too, of which four processes left a third idle: tests wait, for daemons, browsers and buckets
+far away. Not more: each imports and collects all tests, for 9 s of CPU."""
 
 _LONGEST_FIRST = ("spark", "process", "gcs", "ui", "dagster", "simulation", "docs", "property", "contract")
 """Folders by the longest of their tests; a group of tests is one, and Spark's two are the longest of all. The
