@@ -284,7 +284,7 @@ def test_runs_of_a_job_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.M
     """With the configuration and the command of the page, of three queued runs one begins."""
     page = (Path(__file__).parents[2] / "docs" / "dagster" / "partitions.md").read_text(encoding="utf-8")
     configuration = re.search(r"^```yaml\n(concurrency:.*?)^```", page, re.DOTALL | re.MULTILINE)
-    command = re.search(r"`dagster (instance\sconcurrency\sset [^`]+)`", page)
+    command = re.search(r"`dagster (instance\sconcurrency\sset\s[^`]+)`", page)
     assert configuration is not None
     assert command is not None
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
