@@ -47,10 +47,7 @@ def change_columns(
         OperatorReport(
             operator=operator,
             handles=(),
-            key_columns=schema.key_columns,
-            max_parallelism=schema.max_parallelism,
-            schema=schema.arrow_message,
-            column_ids=schema.column_ids,
+            **schema.reported,
             ttl=batch.ttl_to_write(operator, schema),
         )
     )

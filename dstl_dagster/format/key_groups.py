@@ -7,7 +7,7 @@ write or read may choose any `n` up to `m`: this makes state independent of a jo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Final
@@ -118,6 +118,28 @@ class KeyGroupRange:
 
 
 KeyGroupRange.EMPTY = KeyGroupRange(0, -1)
+
+
+def merged_ranges(groups: Iterable[int]) -> tuple[KeyGroupRange, ...]:
+    """The key groups as ranges, ascending and disjoint, as few as possible."""
+    found: list[KeyGroupRange] = []
+    for group in sorted(set(groups)):
+        if found and found[-1].end_key_group == group - 1:
+            found[-1] = KeyGroupRange.of(found[-1].start_key_group, group)
+        else:
+            found.append(KeyGroupRange.of(group, group))
+    return tuple(found)
+
+
+def common_ranges(
+    ranges: Iterable[KeyGroupRange], wanted: Iterable[KeyGroupRange] | None
+) -> tuple[KeyGroupRange, ...]:
+    """The ranges, cut to those that are wanted (`None`: all). Both are ascending and disjoint, as is this."""
+    if wanted is None:
+        return tuple(ranges)
+    wanted = list(wanted)
+    shared = (each.intersection(one) for each in ranges for one in wanted)
+    return tuple(each for each in shared if each.number_of_key_groups)
 
 
 def range_of_task(task: int, task_count: int, max_parallelism: int) -> KeyGroupRange:

@@ -32,6 +32,7 @@ from dstl_dagster.keyed import (
     replacements,
     write_rows,
 )
+from dstl_dagster.keyed.read.conditions import partition_columns_of
 from dstl_dagster.settings import StateTtlConfig, parse_names
 from dstl_dagster.state import (
     PROCESSING_TIME_TYPE,
@@ -103,7 +104,7 @@ def write_frame(
     filled = filled_column(ttl, batch.ttl(operator), known)
     if replace is not False and filled is not None:
         table = _with_column(table, filled, pa.scalar(batch.time_us, PROCESSING_TIME_TYPE))
-    schema = schema_to_write(table.schema, keys, max_parallelism, known)
+    schema = schema_to_write(table.schema, keys, max_parallelism, known, partition_columns_of(replace))
     state_ttl = batch.ttl_to_write(operator, schema, ttl)
     if replace is not False:
         scope, state = (

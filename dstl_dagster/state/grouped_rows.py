@@ -53,8 +53,9 @@ class GroupedRows:
         bounds = cut(rows, _HELD_ROW_BYTES)
         self._pieces = len(bounds)
         for start, stop in bounds:
-            hashes = key_hashes(rows.slice(start, stop - start), schema)
-            groups = group_of_hashes(hashes, schema.max_parallelism)
+            part = rows.slice(start, stop - start)
+            hashes = key_hashes(part, schema)
+            groups = group_of_hashes(hashes, part, schema)
             self._groups[start:stop] = groups
             self._counts += np.bincount(groups, minlength=schema.max_parallelism)
             self._hashes = hashes if self._pieces == 1 else None

@@ -7,9 +7,15 @@ Source: Spark's `Murmur3Hash` expression (`F.hash`, seed 42). It is Austin Apple
 one deviation, copied here: the bytes after the last whole word are mixed in one by one, each sign-extended to
 a word. Columns are hashed in order, each hash the seed of the next; a null leaves the hash unchanged. The
 hash depends on the type: int 5 and bigint 5 differ.
+
+The key group of a key is its hash, modulo their number. In a state with partition columns it is that of the
+hash of these, and up to `SPREAD` - 1 equal steps around all key groups further by the key's own hash: so a
+partition is in few key groups, and yet in those of several tasks.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +34,16 @@ _LONG_DECIMAL_DIGITS = 18
 _HASHED_ROWS = 64 * 1024
 """At a time, at most: they stay in the CPU's cache, which halves the time."""
 
+SPREAD = 4
+"""Key groups of a partition."""
+
 Hashes = npt.NDArray[np.uint32]
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 
 
 def key_group_of(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s:
-    """The key group of each row, 0 to `max_parallelism` - 1: `pmod(hash(keys), max_parallelism)`.
+    """The key group of each row, 0 to `max_parallelism` - 1.
 
     Args:
         rows: with the key columns by name; other columns are ignored. Keys are cast to the schema's
@@ -42,22 +51,42 @@ def key_group_of(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s
 
     Raises: InvalidInputError if a key column is missing or does not fit its type.
     """
-    return group_of_hashes(key_hashes(rows, schema), schema.max_parallelism)
+    return group_of_hashes(key_hashes(rows, schema), rows, schema)
 
 
 def key_hashes(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s:
     """Spark's `hash` of each row's key; equal keys have equal hashes. Raises as `key_group_of`."""
-    present = [name for name in schema.key_columns if name in rows.schema.names]
-    fields = [schema.columns.field(name) for name in schema.key_columns]
-    bounds = cut(rows.select(present), pieces.PIECE_BYTES // _HASHED_ROWS)
+    return _hashes(rows, schema, schema.key_columns)
+
+
+def group_of_hashes(hashes: Int32s, rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s:
+    """The key groups of rows whose keys have these hashes."""
+    # numpy's remainder has the sign of the divisor, like pmod's.
+    if not schema.partition_columns:
+        return np.mod(hashes, np.int32(schema.max_parallelism)).astype(np.int32)
+    steps = np.mod(hashes, np.int32(SPREAD))
+    return np.mod(steps + _partition_groups(rows, schema), np.int32(schema.max_parallelism)).astype(np.int32)
+
+
+def key_groups_of_partitions(partitions: pa.Table, schema: StateSchema) -> set[int]:
+    """All that can have rows with one of these values in the partition columns."""
+    steps = np.arange(SPREAD, dtype=np.int32)
+    groups = _partition_groups(partitions, schema)[:, None] + steps
+    return set(np.unique(np.mod(groups, schema.max_parallelism)).tolist())
+
+
+def _partition_groups(rows: pa.Table | pa.RecordBatch, schema: StateSchema) -> Int32s:
+    return np.mod(_hashes(rows, schema, schema.partition_columns), np.int32(schema.max_parallelism))
+
+
+def _hashes(rows: pa.Table | pa.RecordBatch, schema: StateSchema, names: Sequence[str]) -> Int32s:
+    fields = [schema.columns.field(name) for name in names]
+    bounds = cut(
+        rows.select([name for name in names if name in rows.schema.names]),
+        pieces.PIECE_BYTES // _HASHED_ROWS,
+    )
     parts = [rows.slice(start, stop - start) for start, stop in bounds]
     return np.concatenate([hash_columns([_key_column(part, field) for field in fields]) for part in parts])
-
-
-def group_of_hashes(hashes: Int32s, max_parallelism: int) -> Int32s:
-    """The key groups of keys with these hashes."""
-    # numpy's remainder has the sign of the divisor, like pmod's.
-    return np.mod(hashes, np.int32(max_parallelism)).astype(np.int32)
 
 
 def hash_columns(columns: list[pa.Array]) -> Int32s:

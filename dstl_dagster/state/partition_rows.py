@@ -10,6 +10,7 @@ spells in their format.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,9 +24,16 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.format.key_groups import merged_ranges
+from dstl_dagster.state.hashing import key_groups_of_partitions
+from dstl_dagster.state.schema import StateSchema
 
 Places = npt.NDArray[np.int64]
 _US = pa.timestamp("us")
+_DAY_US = 86_400_000_000
+_MOST_VALUES = 1_000
+"""Of which the key groups are computed; more are in most of them anyway."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +47,25 @@ class ExactValues:
 
     def places(self, column: pa.ChunkedArray) -> Places:
         """For each row the index of its value; -1 if it has none of them."""
-        known, indices = [], []
-        for index, text in enumerate(self.values):
-            try:
-                known.append(pa.array([text]).cast(column.type))
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                continue
-            indices.append(index)
-        values = pa.concat_arrays([pa.array([], column.type), *known])
+        values, indices = self._typed(column.type)
         found = pc.index_in(column, value_set=values).fill_null(-1).to_numpy().astype(np.int64)
         places: Places = np.append(np.array(indices, np.int64), -1)[found]
         return places
+
+    def all_values(self, kind: pa.DataType) -> pa.Array:
+        """The values, in this type."""
+        return self._typed(kind)[0]
+
+    def _typed(self, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+        """The values that there are in this type, and which ones they are."""
+        known, indices = [], []
+        for index, text in enumerate(self.values):
+            try:
+                known.append(pa.array([text]).cast(kind))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                continue
+            indices.append(index)
+        return pa.concat_arrays([pa.array([], kind), *known]), indices
 
 
 @dataclass(frozen=True)
@@ -84,6 +100,15 @@ class TimeSpans:
         inside = valid & (found >= 0) & (known < np.array(self.ends, np.int64)[found])
         return np.where(inside, found, -1)
 
+    def all_values(self, kind: pa.DataType) -> pa.Array | None:
+        """Those of a column of dates; `None`: of another type there may be any number."""
+        if not pt.is_date(kind):
+            return None
+        spans = zip(self.starts, self.ends, strict=True)
+        near = (range(start // _DAY_US - 1, end // _DAY_US + 2) for start, end in spans)
+        days = pa.array(sorted(set().union(*near)), pa.int32()).cast(kind)
+        return days.filter(pa.array(self.places(pa.chunked_array([days])) >= 0))
+
     def _times_us(self, column: pa.ChunkedArray) -> pa.Array:
         kind = column.type
         column = column.combine_chunks()
@@ -97,6 +122,9 @@ class TimeSpans:
             return spelled.take(encoded.indices)
         if pt.is_timestamp(kind) and kind.tz is not None:
             return column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
+        if pt.is_date32(kind):  # of few days, as text is of few texts
+            encoded = column.dictionary_encode()
+            return self._times_us(pa.chunked_array([encoded.dictionary.cast(_US)])).take(encoded.indices)
         if not (pt.is_date(kind) or pt.is_timestamp(kind)):
             raise InvalidInputError(f"a partition of time cannot be told from a column of type {kind}")
         local = column.cast(_US, safe=False)
@@ -150,6 +178,25 @@ class PartitionRows:
             own = np.fromiter((box[axis_number] for box in self.boxes), np.int64, len(self.boxes))
             wanted = wanted * max(1, size) + own
         return pa.array(inside & np.isin(codes, wanted))
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        return tuple(self.axes)
+
+    def key_groups(self, schema: StateSchema) -> tuple[KeyGroupRange, ...] | None:
+        """Those of a state that can have such rows, ascending; `None`: all."""
+        names = schema.partition_columns
+        if not names or not self.axes.keys() >= set(names):
+            return None
+        values = [self.axes[name].all_values(schema.columns.field(name).type) for name in names]
+        if any(each is None for each in values) or math.prod(map(len, values)) > _MOST_VALUES:
+            return None
+        places = np.indices([len(each) for each in values]).reshape(len(names), -1)
+        every = pa.table(
+            {name: each.take(pa.array(own)) for name, each, own in zip(names, values, places, strict=True)}
+        )
+        wanted = every.filter(self.holds(every)) if len(names) == len(self.axes) else every
+        return merged_ranges(key_groups_of_partitions(wanted, schema))
 
     def __str__(self) -> str:
         return self.said

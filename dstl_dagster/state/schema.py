@@ -4,8 +4,9 @@ Owns the schema value, its bytes in the log (a metadata change) and the rules of
 the bytes of rows (`changes`), or which columns a writer asks to drop or rename (`column_changes`).
 
 At rest it is a document of kind `state-schema` (see `format.envelope`) with the fields `key_columns`,
-`max_parallelism` and `arrow`: base64 of the Arrow schema message of the user's columns. Version 2 has
-`column_ids` as well, and is written only once a column was dropped or renamed.
+`max_parallelism` and `arrow`: base64 of the Arrow schema message of the user's columns; and
+`partition_columns`, if there are any. Version 2 has `column_ids` as well, and is written only once a column
+was dropped or renamed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -26,6 +27,9 @@ from dstl_dagster.state.text import schema_as_bytes
 from dstl_dagster.state.types import can_be_key, stored_type, wider_type
 
 DEFAULT_MAX_PARALLELISM = 128
+PARTITIONED_MAX_PARALLELISM = 4096
+"""The default of a state with partition columns: a partition's few key groups then have little of others."""
+
 LARGEST_MAX_PARALLELISM = 2**15
 """Flink's own bound; a key group then fits into 16 bits, where sorting is cheap."""
 
@@ -49,18 +53,25 @@ class StateSchema:
         key_columns: names of the key columns, in the order in which they are hashed; at least one.
         max_parallelism: number of key groups, 1 to 32,768. Frozen, like the key columns and their types.
         column_ids: which column a name denotes, once columns were dropped or renamed.
+        partition_columns: key columns by whose values rows are read and replaced: rows with the same ones are
+            in a few key groups (`hashing`). Empty: there are none. Frozen.
     """
 
     columns: pa.Schema
     key_columns: tuple[str, ...]
     max_parallelism: int
     column_ids: ColumnIds = field(default_factory=ColumnIds)
+    partition_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_names(self.columns.names, self.key_columns)
         if not 1 <= self.max_parallelism <= LARGEST_MAX_PARALLELISM:
             raise InvalidInputError(
                 f"max_parallelism {self.max_parallelism} is outside 1..{LARGEST_MAX_PARALLELISM}"
+            )
+        for name in set(self.partition_columns) - set(self.key_columns):
+            raise InvalidInputError(
+                f"partition column {name!r} is not among the key columns: {', '.join(self.key_columns)}"
             )
         for name in self.key_columns:
             key_type = self.columns.field(name).type
@@ -82,6 +93,7 @@ class StateSchema:
         columns: pa.Schema,
         key_columns: Sequence[str],
         max_parallelism: int = DEFAULT_MAX_PARALLELISM,
+        partition_columns: Sequence[str] = (),
     ) -> StateSchema:
         """The state schema for rows of an Arrow schema, each column in its stored type.
 
@@ -89,7 +101,8 @@ class StateSchema:
         `__dstl_`, a type that cannot be stored or cannot be a key.
         """
         stored = pa.schema([pa.field(field.name, stored_type(field.type, field.name)) for field in columns])
-        return cls(stored, parse_names("key_columns", key_columns), max_parallelism)
+        keys = parse_names("key_columns", key_columns)
+        return cls(stored, keys, max_parallelism, partition_columns=tuple(partition_columns))
 
     @property
     def wire(self) -> pa.Schema:
@@ -116,13 +129,26 @@ class StateSchema:
         """The Arrow schema message of the columns."""
         return bytes(self.columns.serialize())
 
+    @property
+    def reported(self) -> dict[str, Any]:
+        """The fields of an operator's report that say it."""
+        return {
+            "schema": self.arrow_message,
+            "key_columns": self.key_columns,
+            "max_parallelism": self.max_parallelism,
+            "column_ids": self.column_ids,
+            "partition_columns": self.partition_columns,
+        }
+
     def to_bytes(self) -> bytes:
         """The metadata change that precedes the changes it describes."""
-        fields = {
+        fields: dict[str, Any] = {
             "key_columns": list(self.key_columns),
             "max_parallelism": self.max_parallelism,
             "arrow": base64.b64encode(self.arrow_message).decode("ascii"),
         }
+        if self.partition_columns:
+            fields["partition_columns"] = list(self.partition_columns)
         if not self.column_ids:
             return encode_document(_KIND, _PLAIN, fields)
         return encode_document(_KIND, _WITH_IDS, fields | {"column_ids": self.column_ids.to_json()})
@@ -135,7 +161,8 @@ class StateSchema:
             message = base64.b64decode(fields["arrow"], validate=True)
             key_columns, max_parallelism = list(fields["key_columns"]), int(fields["max_parallelism"])
             ids = ColumnIds.from_json(fields["column_ids"]) if "column_ids" in fields else None
-        return cls.from_parts(message, key_columns, max_parallelism, ids)
+            partition_columns = list(fields.get("partition_columns", ()))
+        return cls.from_parts(message, key_columns, max_parallelism, ids, partition_columns)
 
     @classmethod
     def from_parts(
@@ -144,13 +171,15 @@ class StateSchema:
         key_columns: Sequence[str],
         max_parallelism: int,
         column_ids: ColumnIds | None = None,
+        partition_columns: Sequence[str] = (),
     ) -> StateSchema:
         """The schema from its stored parts, as in a report or a manifest. Raises: FormatError."""
         what = "stored bytes are not a schema of keyed state"
         try:
             with reading(what):
                 columns = pa.ipc.read_schema(pa.py_buffer(arrow_message))
-                plain = cls.of(columns, [str(name) for name in key_columns], max_parallelism)
+                keys, within = ([str(name) for name in each] for each in (key_columns, partition_columns))
+                plain = cls.of(columns, keys, max_parallelism, within)
                 return plain if column_ids is None else replace(plain, column_ids=column_ids)
         except FormatError:
             raise
@@ -173,7 +202,7 @@ class StateSchema:
             known = fields.get(each.name)
             fields[each.name] = each if known is None else self._joined(known, each, instead)
         ids = self.column_ids.with_new(list(fields)[len(self.columns) :], self.columns.names)
-        return StateSchema(pa.schema(fields.values()), self.key_columns, self.max_parallelism, ids)
+        return replace(self, columns=pa.schema(fields.values()), column_ids=ids)
 
     def covering(self, other: StateSchema) -> StateSchema:
         """The schema that reads the rows of both, as this schema names them: its columns first.
@@ -205,7 +234,7 @@ class StateSchema:
             if column != each.name or each.name in self.column_ids.ids
         }
         ids_of_both = ColumnIds(ids, dropped)
-        return StateSchema(pa.schema(kept.values()), self.key_columns, self.max_parallelism, ids_of_both)
+        return replace(self, columns=pa.schema(kept.values()), column_ids=ids_of_both)
 
     def without(self, name: str) -> StateSchema:
         """The schema after this column was dropped. Raises: InvalidInputError for a key column."""
@@ -217,9 +246,12 @@ class StateSchema:
     def with_renamed(self, old: str, new: str) -> StateSchema:
         """The schema after a column, which may be a key, was renamed. Raises: InvalidInputError."""
         columns = [each.with_name(new) if each.name == old else each for each in self.columns]
-        keys = tuple(new if name == old else name for name in self.key_columns)
+        keys, within = (
+            tuple(new if name == old else name for name in names)
+            for names in (self.key_columns, self.partition_columns)
+        )
         ids = self.column_ids.with_renamed(old, new)
-        return StateSchema(pa.schema(columns), keys, self.max_parallelism, ids)
+        return StateSchema(pa.schema(columns), keys, self.max_parallelism, ids, within)
 
     def _require_same_keys(self, other: StateSchema, same: bool) -> None:
         if not same:
@@ -258,23 +290,28 @@ def as_spelled(given: pa.Schema, before: StateSchema | None, *, case_sensitive: 
 
 
 def schema_to_write(
-    given: pa.Schema, keys: Sequence[str], max_parallelism: int | None, before: StateSchema | None
+    given: pa.Schema,
+    keys: Sequence[str],
+    max_parallelism: int | None,
+    before: StateSchema | None,
+    partition_columns: Sequence[str] = (),
 ) -> StateSchema:
     """These columns and those that the state already has, so that the last report always lists all.
 
-    Narrower types of keys are those of the state. Raises: as `StateSchema.of` and `evolved_to`.
+    Narrower types of keys are those of the state. `partition_columns`: of a new state. Raises: as
+    `StateSchema.of` and `evolved_to`.
     """
-    if max_parallelism is None:
-        max_parallelism = DEFAULT_MAX_PARALLELISM if before is None else before.max_parallelism
     if before is None:
-        return StateSchema.of(given, keys, max_parallelism)
+        if max_parallelism is None:
+            max_parallelism = PARTITIONED_MAX_PARALLELISM if partition_columns else DEFAULT_MAX_PARALLELISM
+        return StateSchema.of(given, keys, max_parallelism, partition_columns)
     fields = []
     for each in given:
         frozen = before.columns.field(each.name).type if each.name in before.key_columns else each.type
         fits = wider_type(frozen, each.type) == frozen
         fields.append(each.with_type(frozen) if fits else each)
-    newer = StateSchema.of(pa.schema(fields), keys, max_parallelism)
-    return before.evolved_to(newer)
+    groups = before.max_parallelism if max_parallelism is None else max_parallelism
+    return before.evolved_to(StateSchema.of(pa.schema(fields), keys, groups))
 
 
 def update_by_name(

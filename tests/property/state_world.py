@@ -151,7 +151,8 @@ class World:
             keys = KEYS
         noted = operator in said.noted or choose.random() < 0.2
         before = batch.schema(operator)
-        schema = StateSchema.of(NOTED if noted else NARROW, ["name"], KEY_GROUPS)
+        partitioned = ["name"] if operator == "rare" else []
+        schema = StateSchema.of(NOTED if noted else NARROW, ["name"], KEY_GROUPS, partitioned)
         schema = schema if before is None else before.evolved_to(schema)
         rows = []
         held = said.rows.setdefault(operator, {})

@@ -6,7 +6,7 @@ Without Spark here; `tests/spark/test_replace.py` draws the same programs for Da
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,11 @@ import pytest
 
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.format.key_groups import merged_ranges
 from dstl_dagster.jobs import write_frame
+from dstl_dagster.keyed.read import lookup
+from dstl_dagster.state import StateSchema, hashing, key_group_of
 from dstl_dagster.storage import MemoryObjectStore
 
 COLUMNS = pa.schema({"part": pa.string(), "number": pa.int64(), "value": pa.string()})
@@ -27,6 +31,13 @@ class Parts:
     """A scope of its own, beside those that the package has."""
 
     names: frozenset[str | None]
+    partition_columns = ("part",)
+
+    def key_groups(self, schema: StateSchema) -> tuple[KeyGroupRange, ...] | None:
+        partitions = pa.table({"part": pa.array(sorted(self.names, key=str), pa.string())})
+        if schema.partition_columns != self.partition_columns:
+            return None
+        return merged_ranges(hashing.key_groups_of_partitions(partitions, schema))
 
     def holds(self, rows: pa.Table) -> pa.BooleanArray:
         return pa.array([value in self.names for value in rows.column("part").to_pylist()], pa.bool_())
@@ -51,6 +62,9 @@ class Model:
             del self.rows[key]
         self.rows.update(new)
         return len(written), len(gone)
+
+    def of(self, part: str | None) -> dict[tuple[Any, Any], Any]:
+        return {key: value for key, value in self.rows.items() if key[0] == part}
 
 
 def programs(seed: int, count: int) -> Any:
@@ -86,15 +100,55 @@ def replaced(
     return report
 
 
+def wrong(seed: int, groups: int) -> str | None:
+    """What a program's state is, where it is not what the model says.
+
+    It has partition columns if its first rows replace parts; what replaces later changes nothing about that.
+    """
+    coordinator, model = CheckpointCoordinator("job", MemoryObjectStore()), Model()
+    partitioned = None
+    for names, new in programs(seed, 8):
+        report = replaced(coordinator, names, table_of(new), max_parallelism=groups)
+        if partitioned is None:
+            partitioned = () if names is None else ("part",)
+        if (report.upserts, report.deletes) != model.replace(names, new):
+            return f"{report.upserts} upserts and {report.deletes} deletes are not the differences"
+        scan = coordinator.read_state("op")
+        if scan.at.schema.partition_columns != partitioned:
+            return f"partition columns are {scan.at.schema.partition_columns}, not {partitioned}"
+        part = chosen_part(new)
+        for found, rows in (
+            (scan, model.rows),
+            (scan.within(Parts(frozenset([part]))), model.of(part)),
+            (coordinator.read_state("op", filters=[("part", "=", part)]), model.of(part)),
+        ):
+            listed = found.to_arrow().to_pylist()
+            if {(row["part"], row["number"]): row["value"] for row in listed} != rows:
+                return f"{listed}, not {rows}"
+    return None
+
+
+def chosen_part(new: dict[tuple[Any, Any], Any]) -> str | None:
+    return min((part for part, _ in new), key=str, default="a")
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_part_is_replaced_and_the_rest_stays(seed: int) -> None:
     """In any order, as often as one likes: the same row is not written, one that goes is deleted."""
-    coordinator, model = CheckpointCoordinator("job", MemoryObjectStore()), Model()
-    for names, new in programs(seed, 8):
-        report = replaced(coordinator, names, table_of(new))
-        assert (report.upserts, report.deletes) == model.replace(names, new)
-        found = coordinator.read_state("op").to_arrow().to_pylist()
-        assert {(row["part"], row["number"]): row["value"] for row in found} == model.rows
+    assert wrong(seed, groups=[8, 1024, 3][seed % 3]) is None
+
+
+def test_rows_that_are_looked_for_elsewhere_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a reader that places rows by all of their key."""
+
+    def by_all_keys(partitions: pa.Table, schema: StateSchema) -> set[int]:
+        keys = partitions.append_column("number", pa.nulls(len(partitions), pa.int64()))
+        return {*key_group_of(keys, replace(schema, partition_columns=())).tolist()}
+
+    for reader in (hashing, lookup):
+        with monkeypatch.context() as broken:
+            broken.setattr(reader, "key_groups_of_partitions", by_all_keys)
+            assert any(wrong(seed, groups=1024) for seed in range(3))
 
 
 def test_a_state_that_is_read_in_many_runs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

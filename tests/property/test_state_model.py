@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 
@@ -20,6 +21,7 @@ from dstl_dagster.keyed.documents import runs as runs_module
 from dstl_dagster.keyed.documents.entries import Listed
 from dstl_dagster.keyed.merge import merge
 from dstl_dagster.keyed.merge.policy import MergePolicy
+from dstl_dagster.keyed.read import lookup
 from dstl_dagster.keyed.read.lookup import KeysToFind
 from dstl_dagster.spark.dataframes.run_merges import MergeRunsTask
 from dstl_dagster.timeline import decisions
@@ -71,6 +73,12 @@ def a_deleted_key_is_looked_for_below(broken: pytest.MonkeyPatch) -> None:
         KeysToFind,
         "without",
         lambda self, found: original(self, [rows.filter(pc.invert(rows.column(-1))) for rows in found]),
+    )
+
+
+def a_reader_places_keys_by_their_own_hash(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(
+        lookup, "group_of_hashes", lambda hashes, _rows, schema: hashes % np.int32(schema.max_parallelism)
     )
 
 
@@ -140,6 +148,7 @@ MISTAKES: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     a_tombstone_is_dropped_early: 13,
     the_older_of_two_keys_wins: 14,
     a_deleted_key_is_looked_for_below: 14,
+    a_reader_places_keys_by_their_own_hash: 12,
     a_merge_takes_every_key_group: 12,
     clean_up_forgets_lists: 12,
     clean_up_forgets_what_is_listed: 14,

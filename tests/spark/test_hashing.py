@@ -13,6 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from dstl_dagster.spark.dataframes.partitioning import key_group_of_columns
+from dstl_dagster.state import StateSchema, key_group_of
 from dstl_dagster.state.hashing import hash_columns
 
 pytestmark = pytest.mark.spark
@@ -66,11 +68,24 @@ def _columns(random_: random.Random) -> dict[str, pa.Array]:
 
 
 def test_the_hash_is_sparks(spark: SparkSession) -> None:
-    """For each key type, and for all of them in one key, on random rows."""
+    """For each key type, and for all of them in one key, on random rows; and so are key groups."""
     columns = _columns(random.Random(5))
-    rows = spark.createDataFrame(pa.table(columns))
+    rows = spark.createDataFrame(pa.table(columns)).cache()
     each = [F.hash(name).alias(name) for name in columns]
     found = rows.select(*each, F.hash(*columns).alias("all")).toArrow()
     for name, column in columns.items():
         assert np.array_equal(hash_columns([column]), found.column(name).to_numpy()), name
     assert np.array_equal(hash_columns(list(columns.values())), found.column("all").to_numpy())
+    table = pa.table(columns)
+    schemas = [
+        StateSchema.of(table.schema, [*columns], count, within)
+        for count in (1, 7, 128)
+        for within in ([], ["day"], ["text", "wide"])
+    ]
+    expressions = {name: f"`{name}`" for name in columns}
+    groups = [
+        F.expr(key_group_of_columns(expressions, schema)).alias(f"g{i}") for i, schema in enumerate(schemas)
+    ]
+    found = rows.select(*(group.alias(str(place)) for place, group in enumerate(groups))).toArrow()
+    for column, schema in zip(found.columns, schemas, strict=True):
+        assert np.array_equal(key_group_of(table, schema), column.to_numpy()), schema

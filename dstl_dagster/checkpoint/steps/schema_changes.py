@@ -6,8 +6,6 @@ not own which type a column may become (`state.schema`).
 
 from __future__ import annotations
 
-from typing import Any
-
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.keyed import OperatorReport
 
@@ -25,14 +23,14 @@ def refuse_schema_change(before: OperatorReport | None, now: OperatorReport) -> 
 
 
 def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:
-    frozen: dict[str, Any] = {"key columns": before.key_columns, "max_parallelism": before.max_parallelism}
-    given: dict[str, Any] = {"key columns": now.key_columns, "max_parallelism": now.max_parallelism}
-    if before.key_ids == now.key_ids:
-        given["key columns"] = before.key_columns  # at most renamed
-    for what, expected in frozen.items():
-        if given[what] != expected:
+    for what in ("key columns", "partition columns", "max_parallelism"):
+        frozen, given = (getattr(each, what.replace(" ", "_")) for each in (before, now))
+        same = frozen == given
+        if not same and isinstance(frozen, tuple):  # at most renamed
+            same = [*map(before.column_ids.of, frozen)] == [*map(now.column_ids.of, given)]
+        if not same:
             raise InvalidInputError(
-                f"operator {now.operator!r} started with {what} {expected!r} and now has {given[what]!r}: "
+                f"operator {now.operator!r} started with {what} {frozen!r} and now has {given!r}: "
                 "they are frozen. Use another operator name, or keep the old ones",
                 kind=ErrorKind.SCHEMA_CHANGE,
             )

@@ -167,7 +167,7 @@ class OperatorEntry:
             fields["list"] = [attempt_of[listed.name], listed.crc32c]
             if listed.operator != self.report.operator:
                 fields["listed_as"] = listed.operator
-            report = {name: value for name, value in report.items() if listed.report_json[name] != value}
+            report = {name: value for name, value in report.items() if listed.report_json.get(name) != value}
         fields.update(report)
         if self.inline_runs:
             fields["runs"] = encode_runs(self.inline_runs)

@@ -44,6 +44,7 @@ class OperatorReport:
         merges: runs of the parent's state that the attempt wrote in the place of several; its own changes
             come after them.
         ttl: of the state from this checkpoint on, of older rows too; `None`: rows live until deleted.
+        partition_columns: of the schema; frozen when the operator first writes.
     """
 
     operator: str
@@ -57,6 +58,7 @@ class OperatorReport:
     column_ids: ColumnIds = field(default_factory=ColumnIds)
     merges: tuple[Merge, ...] = ()
     ttl: StateTtl | None = None
+    partition_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for merge in self.merges:
@@ -65,11 +67,6 @@ class OperatorReport:
                     f"operator {self.operator!r}: a merge is of some of its {self.max_parallelism} key "
                     f"groups, not of {merge.key_groups}"
                 )
-
-    @property
-    def key_ids(self) -> list[str]:
-        """The ids of the key columns, in hash order; these never change."""
-        return [self.column_ids.of(name) for name in self.key_columns]
 
     @property
     def is_of_all(self) -> bool:
@@ -114,6 +111,7 @@ class OperatorReport:
             "column_ids": self.column_ids.to_json() if self.column_ids else None,
             "merges": [merge.to_json() for merge in self.merges],
             "ttl": None if self.ttl is None else self.ttl.to_json(),
+            **({"partition_columns": list(self.partition_columns)} if self.partition_columns else {}),
         }
 
     @classmethod
@@ -133,6 +131,7 @@ class OperatorReport:
                 column_ids=ColumnIds.from_json(fields["column_ids"]) if fields["column_ids"] else ColumnIds(),
                 merges=tuple(Merge.from_json(each) for each in fields["merges"]),
                 ttl=None if fields["ttl"] is None else StateTtl.from_json(fields["ttl"]),
+                partition_columns=tuple(str(name) for name in fields.get("partition_columns", ())),
             ),
         )
 

@@ -37,6 +37,15 @@ class Scope(Protocol):
         """
         ...
 
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """Of a state that begins with such rows; none for a scope that is of no partitions."""
+        ...
+
+    def key_groups(self, schema: StateSchema) -> tuple[KeyGroupRange, ...] | None:
+        """Those of a state that can have such rows, ascending; `None`: all."""
+        ...
+
     def __str__(self) -> str:
         """As it stands after "is not in"."""
         ...
@@ -77,12 +86,13 @@ class Condition:
         """Raises: InvalidInputError as `parsed_filters`."""
         return cls(text, tuple(map(tuple, parsed_filters(text, schema.columns))))
 
+    partition_columns = ()
+
     @property
     def columns(self) -> set[str]:
         return {column for alternative in self.alternatives for column, _, _ in alternative}
 
     def key_groups(self, schema: StateSchema) -> tuple[KeyGroupRange, ...] | None:
-        """Those that can have such rows, ascending; `None`: all."""
         return key_groups_of_filters(self.alternatives, schema)
 
     def holds(self, rows: pa.Table) -> pa.BooleanArray:
@@ -95,6 +105,11 @@ class Condition:
 
     def __str__(self) -> str:
         return f"the rows where {self.text}"
+
+
+def partition_columns_of(replace: Replaced) -> tuple[str, ...]:
+    """The partition columns of a state that begins with such rows."""
+    return () if isinstance(replace, (bool, str)) else replace.partition_columns
 
 
 def replaced_scope(replace: Replaced, schema: StateSchema, deleted: object = None) -> Scope | None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange, ranges_of_tasks
+from dstl_dagster.format.key_groups import common_ranges
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.read.keyed_state import KeyedState, Log, folded_logs, split_count
 from dstl_dagster.keyed.read.pairs import paired_rows
@@ -116,8 +117,7 @@ def compared_runs(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
         for each in _segments(older, newer)
         if hides[0] != hides[1] or _handles(older, each) != _handles(newer, each)
     ]
-    shared = [run.intersection(segment) for run in runs for segment in different]
-    return [each for each in shared if each.number_of_key_groups]
+    return [*common_ranges(runs, different)]
 
 
 def _segments(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:

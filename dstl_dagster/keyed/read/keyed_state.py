@@ -103,7 +103,11 @@ def is_keyed(report: OperatorReport) -> bool:
 def schema_of(report: OperatorReport) -> StateSchema:
     """The schema of what a report adds; of a manifest's, of the whole state. Raises: FormatError."""
     return StateSchema.from_parts(
-        report.schema, report.key_columns, report.max_parallelism, report.column_ids
+        report.schema,
+        report.key_columns,
+        report.max_parallelism,
+        report.column_ids,
+        report.partition_columns,
     )
 
 
@@ -295,7 +299,7 @@ class KeyedState:
 
     def tables_of(self, ranges: Sequence[KeyGroupRange]) -> Iterator[pa.Table]:
         """`tables` of several ranges of key groups, ascending and disjoint."""
-        for run in self._runs(ranges):
+        for run in self.runs_of(ranges):
             alive = run.alive()
             if alive.rows.num_rows:
                 yield alive.rows.select(self.schema.columns.names)
@@ -305,10 +309,10 @@ class KeyedState:
 
         A row that has expired is a tombstone.
         """
-        return self._runs([key_groups or self.all_key_groups])
+        return self.runs_of([key_groups or self.all_key_groups])
 
-    def _runs(self, ranges: Sequence[KeyGroupRange], keys: KeysToFind | None = None) -> Iterator[FoldedRun]:
-        """The last changes in these key groups; with `keys` only of these."""
+    def runs_of(self, ranges: Sequence[KeyGroupRange], keys: KeysToFind | None = None) -> Iterator[FoldedRun]:
+        """`runs` of several ranges of key groups, ascending and disjoint; with `keys` only of these."""
         wanted = _passes(self.ranges(), ranges)
         # A remote file that several passes need is fetched once; for a single one, only what it needs is.
         with self.reading(cached=len(wanted) > 1) as reader:
@@ -352,7 +356,7 @@ class KeyedState:
         found: list[FoldedRun] = []
         for part in self._newest_first():
             left = wanted.without([run.rows for run in found])
-            found += part._runs(left.touched_ranges(), left) if left.rows.num_rows else []
+            found += part.runs_of(left.touched_ranges(), left) if left.rows.num_rows else []
         tables = [run.alive().rows.select(names) for run in found]
         return pa.concat_tables([self.schema.columns.empty_table(), *tables])
 

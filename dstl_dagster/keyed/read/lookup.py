@@ -26,7 +26,9 @@ import pyarrow.types as pt
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.format.changelog_file.change_set_parts import SoughtKeys
+from dstl_dagster.format.key_groups import merged_ranges
 from dstl_dagster.state import StateSchema, group_of_hashes, key_group_of, key_hashes
+from dstl_dagster.state.hashing import key_groups_of_partitions
 from dstl_dagster.state.keys import occurring
 
 _MOST_KEYS = 1_000
@@ -46,7 +48,7 @@ class KeysToFind:
     @classmethod
     def of(cls, rows: pa.Table, schema: StateSchema) -> KeysToFind:
         hashes = key_hashes(rows, schema)
-        return cls(rows, SoughtKeys(group_of_hashes(hashes, schema.max_parallelism), hashes))
+        return cls(rows, SoughtKeys(group_of_hashes(hashes, rows, schema), hashes))
 
     def without(self, found: Sequence[pa.Table]) -> KeysToFind:
         """Those whose key is in none of these rows."""
@@ -60,12 +62,7 @@ class KeysToFind:
 
     def touched_ranges(self) -> tuple[KeyGroupRange, ...]:
         """Their key groups, ascending, neighbours joined; no other is read for them."""
-        touched = np.unique(self.sought.key_groups)
-        if not len(touched):
-            return ()
-        breaks = np.flatnonzero(np.diff(touched) > 1)
-        starts, ends = touched[np.append(0, breaks + 1)], touched[np.append(breaks, len(touched) - 1)]
-        return tuple(map(KeyGroupRange.of, starts.tolist(), ends.tolist()))
+        return merged_ranges(np.unique(self.sought.key_groups).tolist())
 
 
 def keys_table(schema: StateSchema, keys: Keys) -> pa.Table:
@@ -92,17 +89,18 @@ def keys_table(schema: StateSchema, keys: Keys) -> pa.Table:
     return pa.table(columns)
 
 
-def key_table(schema: StateSchema, key: Mapping[str, Any]) -> pa.Table:
-    """One row with the key columns, in their types.
+def key_table(schema: StateSchema, key: Mapping[str, Any], names: Sequence[str] | None = None) -> pa.Table:
+    """One row with the key columns, or those of these `names`, in their types.
 
     Raises: InvalidInputError: a different set of columns, or a value that does not fit its type.
     """
-    if set(key) != set(schema.key_columns):
+    names = names or schema.key_columns
+    if set(key) != set(names):
         raise InvalidInputError(
-            f"a key has the columns {', '.join(schema.key_columns)}, not {', '.join(sorted(key)) or 'none'}"
+            f"a key has the columns {', '.join(names)}, not {', '.join(sorted(key)) or 'none'}"
         )
     columns = {}
-    for name in schema.key_columns:
+    for name in names:
         kind = schema.columns.field(name).type
         try:
             columns[name] = _key_array(key[name], kind)
@@ -168,34 +166,26 @@ def key_groups_of_filters(
     return merged_ranges(found)
 
 
-def merged_ranges(groups: Iterable[int]) -> tuple[KeyGroupRange, ...]:
-    """The key groups as ranges, ascending and disjoint, as few as possible."""
-    found: list[KeyGroupRange] = []
-    for group in sorted(set(groups)):
-        if found and found[-1].end_key_group == group - 1:
-            found[-1] = KeyGroupRange.of(found[-1].start_key_group, group)
-        else:
-            found.append(KeyGroupRange.of(group, group))
-    return tuple(found)
-
-
 def _key_groups_of(conjunction: Sequence[Any], schema: StateSchema) -> set[int] | None:
     values: dict[str, list[Any]] = {}
     for column, operation, value in conjunction:
         if column in schema.key_columns and operation in ("=", "==", "in"):
             values[column] = list(value) if operation == "in" else [value]
-    if set(values) != set(schema.key_columns):
+    whole = len(values) == len(schema.key_columns)
+    names = schema.key_columns if whole else schema.partition_columns
+    if not names or not values.keys() >= set(names):
         return None
-    names = list(values)
     if not all(_is_exact(each, schema.columns.field(name).type) for name in names for each in values[name]):
         return None
-    keys = list(itertools.islice(itertools.product(*values.values()), _MOST_KEYS + 1))
+    keys = list(itertools.islice(itertools.product(*(values[name] for name in names)), _MOST_KEYS + 1))
     if len(keys) > _MOST_KEYS:
         return None
     try:
-        tables = [key_table(schema, dict(zip(names, key, strict=True))) for key in keys]
+        tables = [key_table(schema, dict(zip(names, key, strict=True)), names) for key in keys]
     except InvalidInputError:
         return None  # such as a number out of the type's range; the expression says what it is
+    if not whole:
+        return set().union(*(key_groups_of_partitions(each, schema) for each in tables))
     return {int(key_group_of(each, schema)[0]) for each in tables}
 
 

@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.format.key_groups import common_ranges, merged_ranges
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.read.conditions import Scope, parsed_filters
 from dstl_dagster.keyed.read.keyed_state import StateAt
-from dstl_dagster.keyed.read.lookup import as_expression, key_groups_of_filters, merged_ranges
+from dstl_dagster.keyed.read.lookup import as_expression, key_groups_of_filters
 from dstl_dagster.settings import JobOptions, parse_names
 from dstl_dagster.state import refuse_raw_text, text_as_bytes
 from dstl_dagster.storage import ObjectStore, open_store
@@ -98,10 +99,7 @@ class StateScan:
             filters = parsed_filters(filters, at.schema.columns)
         if filters is not None:
             where = as_expression(filters, at.schema.columns)
-            by_key = key_groups_of_filters(filters, at.schema)
-            if by_key is not None:
-                shared = [one.intersection(other) for one in ranges for other in by_key]
-                ranges = tuple(each for each in shared if each.number_of_key_groups)
+            ranges = common_ranges(ranges, key_groups_of_filters(filters, at.schema))
         return cls(at, tuple(names), ranges, where, raw, store)
 
     @property
@@ -142,7 +140,8 @@ class StateScan:
 
     def within(self, scope: Scope | None) -> StateScan:
         """The same columns of the rows that are in it; `None`: of all."""
-        return replace(self, _scope=scope)
+        wanted = None if scope is None else scope.key_groups(self.at.schema)
+        return replace(self, _scope=scope, _ranges=common_ranges(self._ranges, wanted))
 
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
         """A stream, read once: holds a part of the state in memory at a time (`KeyedState.ranges`)."""

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.format.key_groups import common_ranges
 from dstl_dagster.keyed.read.conditions import Scope
 from dstl_dagster.keyed.read.keyed_state import KeyedState
 from dstl_dagster.keyed.read.pairs import paired_rows
@@ -74,7 +75,8 @@ def replacements(
     Raises: InvalidInputError for a new row that is not in the scope; as `KeyedState.runs`.
     """
     ahead = _Ahead(_checked(each, schema, scope, what) for each in new)
-    for run in () if state is None else state.runs(key_groups):
+    ranges = common_ranges([key_groups], None if scope is None else scope.key_groups(schema))
+    for run in () if state is None else state.runs_of(ranges):
         last = int(run.key_groups.max(initial=0))
         alive = run.alive()
         old = Grouped(alive.rows.select(schema.columns.names), alive.key_groups)

@@ -167,10 +167,7 @@ def write_rows(
     return OperatorReport(
         operator=operator,
         handles=tuple(replace(handle, slices=slices) for handle in handles),
-        key_columns=schema.key_columns,
-        max_parallelism=schema.max_parallelism,
-        schema=schema.arrow_message,
-        column_ids=schema.column_ids,
+        **schema.reported,
         upserts=rows.num_rows - deletes,
         deletes=deletes,
         null_keys=null_keys(rows.select(list(schema.key_columns)), flags),

@@ -220,8 +220,7 @@ class _Merge:
     def looked_up(self, count: int) -> DataFrame:
         """What `LookUpTask` yields for every changed row; each task has its own range of key groups."""
         schema = self.schema
-        keys = [self._keys[name] for name in schema.key_columns]
-        key_group = key_group_of_columns(keys, schema.max_parallelism)
+        key_group = key_group_of_columns(self._keys, schema)
         rows = self._changes.selectExpr(
             f"struct({', '.join(self.new_columns)}) AS new", f"{key_group} AS key_group"
         )

@@ -6,7 +6,7 @@ it is Spark's, and `state.hashing` computes the same one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -15,12 +15,20 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import ranges_of_tasks
 from dstl_dagster.settings import parse_names
 from dstl_dagster.spark.types import quoted
-from dstl_dagster.state import DEFAULT_MAX_PARALLELISM
+from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, StateSchema
+from dstl_dagster.state.hashing import SPREAD
 
 
-def key_group_of_columns(keys: Sequence[str], max_parallelism: int) -> str:
-    """The key group of a row, 0 to `max_parallelism` - 1, in SQL. `keys`: SQL expressions."""
-    return f"pmod(hash({', '.join(keys)}), {max_parallelism})"
+def key_group_of_columns(columns: Mapping[str, str], schema: StateSchema) -> str:
+    """The key group of a row, as `state.hashing` says, in SQL. `columns`: SQL expressions by key column."""
+    count = schema.max_parallelism
+    keys, within = (
+        f"hash({', '.join(columns[name] for name in names)})"
+        for names in (schema.key_columns, schema.partition_columns)
+    )
+    if not schema.partition_columns:
+        return f"pmod({keys}, {count})"
+    return f"pmod(pmod({within}, {count}) + pmod({keys}, {SPREAD}) * {count // SPREAD}, {count})"
 
 
 def task_of_key_group(key_group: str, partitions: int, max_parallelism: int) -> Column:
@@ -55,5 +63,5 @@ def by_key_group(
         raise InvalidInputError(f"cannot partition by {what}: name some of {', '.join(df.columns)}")
     count = default_partitions(df.sparkSession, max_parallelism) if partitions is None else partitions
     ranges_of_tasks(count, max_parallelism)  # refuses more tasks than key groups
-    group = key_group_of_columns([quoted(name) for name in keys], max_parallelism)
+    group = f"pmod(hash({', '.join(map(quoted, keys))}), {max_parallelism})"
     return df.repartitionById(count, task_of_key_group(group, count, max_parallelism))

@@ -8,6 +8,7 @@ exactly one action. Does not own the work inside a task (`state_tasks`), the mea
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from pyspark.sql import types as st
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle, StateTtl, ranges_of_tasks
+from dstl_dagster.format.key_groups import common_ranges
 from dstl_dagster.keyed import Replaced, Scope, SharedFiles, StateAt, replaced_scope, small_from_outcome
+from dstl_dagster.keyed.read.conditions import partition_columns_of
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.dataframes.outcomes import run_tasks
 from dstl_dagster.spark.dataframes.partitioning import (
@@ -109,7 +112,10 @@ def write_state(
     with batch_of(attempt, df.sparkSession, progress, job_options) as (batch, options):
         if reads is not None:
             batch.count_along(reads)
-        plan = plan_write(df, batch, operator, keys, max_parallelism, partitions, deleted, changes, ttl)
+        within = partition_columns_of(replace)
+        plan = plan_write(
+            df, batch, operator, keys, max_parallelism, partitions, deleted, changes, ttl, within
+        )
         before = None if replace is False else batch.state(operator)
     common: dict[str, Any] = {
         "attempt": batch.attempt,
@@ -210,10 +216,7 @@ def _reported(
     return OperatorReport(
         operator=operator,
         handles=tuple(sorted(handles, key=lambda handle: handle.key_group_range.start_key_group)),
-        key_columns=schema.key_columns,
-        max_parallelism=schema.max_parallelism,
-        schema=schema.arrow_message,
-        column_ids=schema.column_ids,
+        **schema.reported,
         upserts=sum(outcome["upserts"] for outcome in found),
         deletes=sum(outcome["deletes"] for outcome in found),
         null_keys=sum(outcome["null_keys"] for outcome in found),
@@ -271,9 +274,12 @@ def read_state(
         columns = arrow_schema(expected, what, case_sensitive=case_sensitive)
         state = state.expecting(as_spelled(columns, state.schema, case_sensitive=case_sensitive))
     raise_as_raised()
-    task = ReadStateTask(state, state.ranges(partitions), read_cost_of(spark), scope)
-    count = len(task.ranges)
-    return spark.range(0, count, 1, count).mapInArrow(task, spark_schema(state.schema.columns))
+    ranges = state.ranges(partitions)
+    wanted = common_ranges(ranges, None if scope is None else scope.key_groups(state.schema))
+    task = ReadStateTask(state, wanted, read_cost_of(spark), scope)
+    share = sum(each.number_of_key_groups for each in wanted) / state.schema.max_parallelism
+    tasks = max(1, math.ceil(len(ranges) * share))
+    return spark.range(0, len(wanted), 1, tasks).mapInArrow(task, spark_schema(state.schema.columns))
 
 
 @dataclass(frozen=True)
@@ -310,8 +316,12 @@ def plan_write(
     deleted: str | Column | None,
     changes: ColumnChanges,
     ttl: StateTtlConfig | None,
+    partition_columns: Sequence[str] = (),
 ) -> WritePlan:
-    """The plan of `write_state`, whose arguments and errors these are."""
+    """The plan of `write_state`, whose arguments and errors these are.
+
+    `partition_columns`: of a new state.
+    """
     if not operator:
         raise InvalidInputError("state needs an operator's name, such as 'aircraft': it is empty")
     case_sensitive = is_case_sensitive(df.sparkSession)
@@ -324,7 +334,8 @@ def plan_write(
     given = as_spelled(given, before, case_sensitive=case_sensitive)
     changes.refuse_written(new_names(given, before), case_sensitive=case_sensitive)
     keys = spelled(keys, given.names, case_sensitive=case_sensitive)
-    schema = schema_to_write(given, keys, max_parallelism, before)
+    within = spelled(partition_columns, keys, case_sensitive=case_sensitive)
+    schema = schema_to_write(given, keys, max_parallelism, before, within)
     state_ttl = batch.ttl_to_write(operator, schema, ttl)
     count = partitions
     if count is None:
@@ -340,8 +351,7 @@ def plan_write(
         for name, field, position in zip(columns.names, given, positions, strict=True)
     ]
     rows = selected(df, [*by_position, _flag(deleted)])
-    hashed = [positions[given.names.index(name)] for name in schema.key_columns]
-    key_group = key_group_of_columns(hashed, schema.max_parallelism)
+    key_group = key_group_of_columns(dict(zip(given.names, positions, strict=True)), schema)
     keyed = rows.selectExpr("*", f"{key_group} AS key_group")
     return WritePlan(schema, tuple(given.names), count, keyed, state_ttl)
 

@@ -117,7 +117,7 @@ def _write_state(
         for each in batches:
             rows, deleted = _split(each, sink)
             hashes = key_hashes(rows, schema)
-            key_groups = group_of_hashes(hashes, schema.max_parallelism)
+            key_groups = group_of_hashes(hashes, rows, schema)
             present[key_groups] = True
             newest.add(rows, deleted)
             yield encoder.add(rows, key_groups, deleted, hashes=hashes)

@@ -25,6 +25,7 @@ from dstl_dagster.changelog import process_cache
 from dstl_dagster.checkpoint import Checkpoint, CheckpointReader
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.format.key_groups import common_ranges
 from dstl_dagster.keyed import (
     Condition,
     KeyedState,
@@ -37,7 +38,6 @@ from dstl_dagster.spark.source.columns import ReadColumns, newest_columns, refus
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.stores import open_shared_store, task_store
 from dstl_dagster.spark.types import spark_schema
-from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import open_store
 from dstl_dagster.timeline import AtLike
 
@@ -163,9 +163,7 @@ class StateReader(DataSourceReader):
     def partitions(self) -> list[RangePartition]:
         ranges = self._state.ranges(self._options.partitions)
         of_keys = None if self._where is None else self._where.key_groups(self._state.schema)
-        if of_keys is not None:
-            ranges = tuple(each.intersection(some) for each in ranges for some in of_keys)
-        return partitions_of(ranges, self._options.key_groups, self._state.schema)
+        return partitions_of(common_ranges(ranges, of_keys), self._options.key_groups)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):  # Spark creates one if there are none
@@ -227,7 +225,7 @@ class ChangesReader(DataSourceReader):
             opened = [state.opened(store) for state in self._states]
         for pair in range(len(opened) - 1):
             runs = compared_runs(opened[pair], opened[pair + 1])
-            found += partitions_of(runs, self._wanted, self._states[0].schema, pair)
+            found += partitions_of(runs, self._wanted, pair)
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -327,16 +325,11 @@ def _checkpoint_row(checkpoint: Checkpoint) -> tuple[Any, ...]:
 
 
 def partitions_of(
-    ranges: Iterable[KeyGroupRange], wanted: Sequence[KeyGroupRange], schema: StateSchema, pair: int = 0
+    ranges: Iterable[KeyGroupRange], wanted: Sequence[KeyGroupRange], pair: int = 0
 ) -> list[RangePartition]:
-    """The wanted key groups, cut at the borders of `ranges`."""
-    everything = (KeyGroupRange.of(0, schema.max_parallelism - 1),)
-    shared = [each.intersection(some) for each in ranges for some in wanted or everything]
-    return [
-        RangePartition(each.start_key_group, each.end_key_group, pair)
-        for each in shared
-        if each.number_of_key_groups
-    ]
+    """The wanted key groups (none: all), cut at the borders of `ranges`."""
+    shared = common_ranges(ranges, wanted or None)
+    return [RangePartition(each.start_key_group, each.end_key_group, pair) for each in shared]
 
 
 def _spark_batches(table: pa.Table, schema: st.StructType) -> Iterator[pa.RecordBatch]:

@@ -261,7 +261,7 @@ class ChangesStreamReader(DataSourceStreamReader):
         found: list[InputPartition] = []
         for older, newer in pairwise(there):
             runs = compared_runs(older.opened(self._job.store), newer.opened(self._job.store))
-            wanted = partitions_of(runs, self._options.key_groups, newer.schema)
+            wanted = partitions_of(runs, self._options.key_groups)
             found += [self._partition(older, newer, each.key_groups) for each in wanted]
         self._states = {known[-1]: self._known(known[-1])}  # where the next micro-batch begins
         return found

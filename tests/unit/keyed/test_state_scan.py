@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 
@@ -13,8 +14,10 @@ import pytest
 import dstl_dagster
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed.read.lookup import key_groups_of_filters, merged_ranges
+from dstl_dagster.format.key_groups import merged_ranges
+from dstl_dagster.keyed.read.lookup import key_groups_of_filters
 from dstl_dagster.state import StateSchema, key_group_of
+from dstl_dagster.state.hashing import SPREAD
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore
 
 TAILS = [f"N{number:03d}" for number in range(60)]
@@ -182,7 +185,10 @@ KEYS = StateSchema.of(
 
 
 def test_only_exact_values_of_every_key_column_narrow_the_key_groups():
-    """A hash is of the stored value: what merely equals it, or leaves a key column open, narrows nothing."""
+    """A hash is of the stored value: what merely equals it, or leaves a key column open, narrows nothing.
+
+    With partition columns the others may stay open.
+    """
     day, number = date(2001, 1, 5), Decimal("1.5")
     key = pa.table({"d": [day], "n": pa.array([number], pa.decimal128(10, 2))})
     group = int(key_group_of(key, KEYS)[0])
@@ -198,6 +204,14 @@ def test_only_exact_values_of_every_key_column_narrow_the_key_groups():
         pc.field("v") == 1,
     ):
         assert key_groups_of_filters(open_ended, KEYS) is None
+    by_day = replace(KEYS, partition_columns=("d",))
+    many = pa.table({"d": [day] * 99, "n": pa.array([Decimal(each) for each in range(99)])})
+    groups = set(key_group_of(many, by_day).tolist())
+    assert len(groups) == SPREAD
+    assert key_groups_of_filters([("d", "=", day), ("v", "=", 1)], by_day) == merged_ranges(groups)
+    assert key_groups_of_filters([("n", "=", number)], by_day) is None
+    (one,) = key_groups_of_filters(whole, by_day)
+    assert {*one} == set(key_group_of(key, by_day).tolist())
 
 
 def test_polars_reads_lazily_and_asks_for_less(scan):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.state import ExactValues, PartitionRows, TimeSpans
+from dstl_dagster.state import ExactValues, PartitionRows, StateSchema, TimeSpans, key_group_of
 
 
 def instant(*parts: int, zone: str = "UTC") -> int:
@@ -110,6 +111,28 @@ def test_several_axes_hold_the_pairs_that_are_wanted() -> None:
     )
     assert pickle.loads(pickle.dumps(wanted)).holds(rows).to_pylist() == [True, False, False, True, False]
     assert PartitionRows({"day": DAYS, "colour": colours}, frozenset(), "none").holds(rows).true_count == 0
+
+
+def test_partitions_are_in_few_key_groups() -> None:
+    """Those of each pair that is wanted; of the times of a day there may be any number."""
+    columns = pa.schema({"day": pa.date32(), "colour": pa.string(), "n": pa.int64()})
+    both = StateSchema.of(columns, columns.names, 1024, ["colour", "day"])
+    wanted = PartitionRows(
+        {"day": DAYS, "colour": ExactValues(("red", "blue"))}, frozenset({(0, 0), (1, 1)}), "two of them"
+    )
+    listed = [
+        {"day": date(2024, 1, 1 + n % 5), "colour": ("red", "blue", "green")[n % 3], "n": n}
+        for n in range(900)
+    ]
+    rows = pa.Table.from_pylist(listed, columns)
+    for schema, is_exact in ((both, True), (replace(both, partition_columns=("day",)), False)):
+        groups = {group for each in wanted.key_groups(schema) or () for group in each}
+        needed = {*key_group_of(rows.filter(wanted.holds(rows)), schema).tolist()}
+        assert groups == needed if is_exact else groups >= needed
+    assert wanted.key_groups(replace(both, partition_columns=())) is None
+    assert wanted.key_groups(replace(both, partition_columns=("n",))) is None
+    times = StateSchema.of(pa.schema({"day": pa.timestamp("us")}), ["day"], 8, ["day"])
+    assert PartitionRows({"day": DAYS}, frozenset({(0,)}), "a day").key_groups(times) is None
 
 
 def test_a_column_that_has_no_times_is_named() -> None:
