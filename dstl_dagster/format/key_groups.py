@@ -131,6 +131,16 @@ def merged_ranges(groups: Iterable[int]) -> tuple[KeyGroupRange, ...]:
     return tuple(found)
 
 
+def ranges_around(
+    wanted: Iterable[KeyGroupRange], most: int, max_parallelism: int
+) -> tuple[KeyGroupRange, ...]:
+    """Ranges of up to so many tasks that share these key groups evenly; together they cover all."""
+    groups = [group for each in wanted for group in each]
+    shares = ranges_of_tasks(min(most, len(groups)), len(groups)) if groups else ()
+    starts = [0, *(groups[each.start_key_group] for each in shares[1:])]
+    return tuple(map(KeyGroupRange.of, starts, [*(start - 1 for start in starts[1:]), max_parallelism - 1]))
+
+
 def common_ranges(
     ranges: Iterable[KeyGroupRange], wanted: Iterable[KeyGroupRange] | None
 ) -> tuple[KeyGroupRange, ...]:

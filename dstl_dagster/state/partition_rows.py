@@ -188,8 +188,13 @@ class PartitionRows:
         names = schema.partition_columns
         if not names or not self.axes.keys() >= set(names):
             return None
-        values = [self.axes[name].all_values(schema.columns.field(name).type) for name in names]
-        if any(each is None for each in values) or math.prod(map(len, values)) > _MOST_VALUES:
+        values: list[pa.Array] = []
+        for name in names:
+            found = self.axes[name].all_values(schema.columns.field(name).type)
+            if found is None:
+                return None
+            values.append(found)
+        if math.prod(map(len, values)) > _MOST_VALUES:
             return None
         places = np.indices([len(each) for each in values]).reshape(len(names), -1)
         every = pa.table(

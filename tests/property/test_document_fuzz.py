@@ -69,7 +69,7 @@ Plain = Any
 ID = uuid.UUID(int=0x1234567890ABCDEF << 64 | 5)
 NAMES = JobNames("job")
 ATTEMPT = Attempt(3, ID, 2, "job", "memory://fuzz")
-SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "words": pa.list_(pa.string())}), ["id"], 16)
+SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "words": pa.list_(pa.string())}), ["id"], 16, ["id"])
 HANDLE = {
     "storage": "filesystem",
     "id": str(ID),
@@ -94,6 +94,7 @@ OPERATOR = OperatorReport(
     1,
     1,
     column_ids=COLUMN_IDS,
+    partition_columns=("id",),
     merges=(Merge(KeyGroupRange.of(2, 5), Run(1, 2, (), merged=True, upserts=5, deletes=1)),),
 )
 RUN = Run(3, 3, OPERATOR.handles, whole=True, upserts=2, deletes=1)
@@ -273,6 +274,7 @@ DOCUMENTS: dict[str, Case] = {
             "max_parallelism": 16,
             "arrow": base64.b64encode(SCHEMA.arrow_message).decode(),
             "column_ids": COLUMN_IDS.to_json(),
+            "partition_columns": ["id"],
         },
         lambda body: StateSchema.from_bytes(enveloped("state-schema", body)),
     ),

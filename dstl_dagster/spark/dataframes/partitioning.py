@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import ranges_of_tasks
+from dstl_dagster.format import KeyGroupRange, ranges_of_tasks
 from dstl_dagster.settings import parse_names
 from dstl_dagster.spark.types import quoted
 from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, StateSchema
@@ -28,12 +28,18 @@ def key_group_of_columns(columns: Mapping[str, str], schema: StateSchema) -> str
     )
     if not schema.partition_columns:
         return f"pmod({keys}, {count})"
-    return f"pmod(pmod({within}, {count}) + pmod({keys}, {SPREAD}) * {count // SPREAD}, {count})"
+    return f"pmod(pmod({within}, {count}) + pmod({keys}, {SPREAD}), {count})"
 
 
 def task_of_key_group(key_group: str, partitions: int, max_parallelism: int) -> Column:
     """The task that has this key group; agrees with `format.ranges_of_tasks`."""
     return F.expr(f"CAST(floor({key_group} * {partitions} / {max_parallelism}) AS INT)")
+
+
+def task_of_range(key_group: str, ranges: Sequence[KeyGroupRange]) -> Column:
+    """As `task_of_key_group`, for tasks that have these ranges: ascending, and all key groups together."""
+    later = [f"CAST({key_group} >= {each.start_key_group} AS INT)" for each in ranges[1:]]
+    return F.expr(" + ".join(["0", *later]))
 
 
 def default_partitions(spark: SparkSession, most: int) -> int:

@@ -21,8 +21,8 @@ from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.format import ChangelogStateHandle, StateTtl, ranges_of_tasks
-from dstl_dagster.format.key_groups import common_ranges
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl, ranges_of_tasks
+from dstl_dagster.format.key_groups import common_ranges, ranges_around
 from dstl_dagster.keyed import Replaced, Scope, SharedFiles, StateAt, replaced_scope, small_from_outcome
 from dstl_dagster.keyed.read.conditions import partition_columns_of
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
@@ -31,6 +31,7 @@ from dstl_dagster.spark.dataframes.partitioning import (
     default_partitions,
     key_group_of_columns,
     task_of_key_group,
+    task_of_range,
 )
 from dstl_dagster.spark.dataframes.progress import Progress
 from dstl_dagster.spark.dataframes.run_merges import merges_in_tasks
@@ -112,16 +113,15 @@ def write_state(
     with batch_of(attempt, df.sparkSession, progress, job_options) as (batch, options):
         if reads is not None:
             batch.count_along(reads)
-        within = partition_columns_of(replace)
         plan = plan_write(
-            df, batch, operator, keys, max_parallelism, partitions, deleted, changes, ttl, within
+            df, batch, operator, keys, max_parallelism, partitions, deleted, changes, ttl, replace
         )
         before = None if replace is False else batch.state(operator)
     common: dict[str, Any] = {
         "attempt": batch.attempt,
         "operator": operator,
         "schema": plan.schema,
-        "ranges": ranges_of_tasks(plan.partitions, plan.schema.max_parallelism),
+        "ranges": plan.ranges,
         "options": options,
         "time_column": column_of_newest(plan.schema, plan.ttl, ttl),
     }
@@ -136,7 +136,7 @@ def write_state(
             columns=tuple(plan.schema.columns.names),
             given=plan.columns,
             state=before,
-            scope=replaced_scope(replace, plan.schema, deleted),
+            scope=plan.scope,
             reads=reads,
         )
         rows = plan.by_task(plan.rows.union(_one_for_each_task(plan))).sortWithinPartitions("key_group")
@@ -289,21 +289,25 @@ class WritePlan:
     Attributes:
         schema: of the state.
         columns: the names of those passed.
-        partitions: tasks that write.
+        ranges: of the tasks that write. Where the rows of some key groups are replaced, these share them.
         rows: the columns passed, by position (`c0`, ...), whether the row is `deleted`, and its `key_group`.
         ttl: of the state.
+        scope: of the rows that are replaced; `None`: all, or nothing is.
     """
 
     schema: StateSchema
     columns: tuple[str, ...]
-    partitions: int
+    ranges: tuple[KeyGroupRange, ...]
     rows: DataFrame
     ttl: StateTtl | None
+    scope: Scope | None
 
     def by_task(self, rows: DataFrame) -> DataFrame:
         """Rows as `rows`, with a contiguous range of key groups for each task."""
-        task = task_of_key_group("key_group", self.partitions, self.schema.max_parallelism)
-        return rows.repartitionById(self.partitions, task)
+        count, groups = len(self.ranges), self.schema.max_parallelism
+        even = self.ranges == ranges_of_tasks(count, groups)
+        of_group = task_of_key_group("key_group", count, groups)
+        return rows.repartitionById(count, of_group if even else task_of_range("key_group", self.ranges))
 
 
 def plan_write(
@@ -316,12 +320,9 @@ def plan_write(
     deleted: str | Column | None,
     changes: ColumnChanges,
     ttl: StateTtlConfig | None,
-    partition_columns: Sequence[str] = (),
+    replace: Replaced = False,
 ) -> WritePlan:
-    """The plan of `write_state`, whose arguments and errors these are.
-
-    `partition_columns`: of a new state.
-    """
+    """The plan of `write_state`, whose arguments and errors these are."""
     if not operator:
         raise InvalidInputError("state needs an operator's name, such as 'aircraft': it is empty")
     case_sensitive = is_case_sensitive(df.sparkSession)
@@ -334,13 +335,17 @@ def plan_write(
     given = as_spelled(given, before, case_sensitive=case_sensitive)
     changes.refuse_written(new_names(given, before), case_sensitive=case_sensitive)
     keys = spelled(keys, given.names, case_sensitive=case_sensitive)
-    within = spelled(partition_columns, keys, case_sensitive=case_sensitive)
+    within = spelled(partition_columns_of(replace), keys, case_sensitive=case_sensitive)
     schema = schema_to_write(given, keys, max_parallelism, before, within)
     state_ttl = batch.ttl_to_write(operator, schema, ttl)
     count = partitions
     if count is None:
         count = default_partitions(df.sparkSession, schema.max_parallelism)
-    ranges_of_tasks(count, schema.max_parallelism)  # refuses more tasks than key groups
+    ranges = ranges_of_tasks(count, schema.max_parallelism)
+    scope = None if replace is False else replaced_scope(replace, schema, deleted)
+    wanted = None if scope is None else scope.key_groups(schema)
+    if wanted is not None:
+        ranges = ranges_around(wanted, count, schema.max_parallelism)
     stored = {field.name: field.dataType for field in spark_schema(schema.columns)}
     positions = [f"c{place}" for place in range(len(given.names))]
     # The hash depends on the type (int 5 and bigint 5 differ), so the key is cast before it is hashed.
@@ -353,15 +358,16 @@ def plan_write(
     rows = selected(df, [*by_position, _flag(deleted)])
     key_group = key_group_of_columns(dict(zip(given.names, positions, strict=True)), schema)
     keyed = rows.selectExpr("*", f"{key_group} AS key_group")
-    return WritePlan(schema, tuple(given.names), count, keyed, state_ttl)
+    return WritePlan(schema, tuple(given.names), ranges, keyed, state_ttl, scope)
 
 
 def _one_for_each_task(plan: WritePlan) -> DataFrame:
     """A row without values in the first key group of each task: it shows the task which ones it has."""
     *columns, _, _ = plan.rows.schema
     nulls = [f"CAST(NULL AS {sql_type(column.dataType)}) AS {column.name}" for column in columns]
-    first = f"CAST((id * {plan.schema.max_parallelism} + {plan.partitions - 1}) DIV {plan.partitions} AS INT)"
-    tasks = plan.rows.sparkSession.range(plan.partitions)
+    starts = ", ".join(str(each.start_key_group) for each in plan.ranges)
+    first = f"element_at(array({starts}), CAST(id AS INT) + 1)"
+    tasks = plan.rows.sparkSession.range(len(plan.ranges))
     return tasks.selectExpr(*nulls, "CAST(NULL AS BOOLEAN) AS deleted", f"{first} AS key_group")
 
 

@@ -57,7 +57,7 @@ def write(
     columns = pa.schema([(name, {**TYPES, **types}[name]) for name in names])
     before = batch.schema("op")
     if before is None:
-        schema = StateSchema.of(columns, ["id"], 8)
+        schema = StateSchema.of(columns, ["id"], 8, ["id"])
     else:
         before = ColumnChanges.of(drop, rename).applied_to(before)
         schema = before.evolved_to(StateSchema.of(columns, before.key_columns, 8))
@@ -258,8 +258,13 @@ def test_a_writer_that_does_not_know_what_was_dropped_is_refused(coordinator):
     """Step 4 refuses it: its next reader would see the old values."""
     write(coordinator, [{"id": 1, "b": 11}], drop=("x",), rename={"a": "b"})
     attempt = coordinator.trigger()
-    ignorant = StateSchema.of(pa.schema({name: TYPES[name] for name in ("id", "a", "x")}), ["id"], 8)
+    columns = pa.schema({name: TYPES[name] for name in ("id", "a", "x")})
     table = pa.table({"id": [1]}, pa.schema({"id": pa.int64()}))
+    elsewhere = StateSchema.of(columns, ["id"], 8)
+    report = write_rows(table, attempt, coordinator.store, operator="op", schema=elsewhere)
+    with pytest.raises(InvalidInputError, match=r"started with partition columns \('id',\) and now has \(\)"):
+        coordinator.record(attempt, [report], [])
+    ignorant = StateSchema.of(columns, ["id"], 8, ["id"])
     report = write_rows(table, attempt, coordinator.store, operator="op", schema=ignorant)
     with pytest.raises(InvalidInputError, match="without its state's schema") as caught:
         coordinator.record(attempt, [report])
