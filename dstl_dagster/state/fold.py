@@ -23,7 +23,7 @@ from dstl_dagster.format import META_KEY_GROUP, KeyGroupRange, StateTtl
 from dstl_dagster.format.changelog_file.change_set_codec import MAX_INLINE_VIEW_BYTES
 from dstl_dagster.format.changelog_file.change_set_parts import is_within
 from dstl_dagster.format.changes import value_offsets
-from dstl_dagster.state.changes import decode_changes
+from dstl_dagster.state.changes import decode_changes, slice_count
 from dstl_dagster.state.keys import last_occurrences, occurring
 from dstl_dagster.state.pieces import taken
 from dstl_dagster.state.schema import StateSchema
@@ -131,6 +131,12 @@ class StateFold:
                     )
                 kept = _Change(self._handles, len(self._schemas) - 1, change)
                 self._changes.setdefault(key_group, []).append(kept)
+
+    @property
+    def slices(self) -> int:
+        """Of how many slices its key groups are best, if they are written again."""
+        sizes = (change.payload.size for changes in self._changes.values() for change in changes)
+        return slice_count(sum(sizes), len(self._changes))
 
     def tables(self) -> Iterator[pa.Table]:
         """The rows of `runs` without tombstones, in the user's columns."""

@@ -46,7 +46,6 @@ from dstl_dagster.state import (
     StateSchema,
     encoded_pieces,
     key_hashes,
-    slice_count,
 )
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt
@@ -217,9 +216,7 @@ def write_merge(
     # Without anything older, nothing is left for a tombstone to hide.
     older = (run for run in runs if run.first < due.first)
     whole = not any(within((handle for run in older for handle in run.handles), [due.key_groups]))
-    sizes = sum(handle.state_size for handle in handles)
-    slices = slice_count(sizes, due.key_groups.number_of_key_groups)
-    work = RunMerge(attempt, replace(state.at, handles=handles), slices, whole)
+    work = RunMerge(attempt, replace(state.at, handles=handles), whole)
     into = shared or SharedFiles(store, attempt)
     ranges = _ranges(handles, due.key_groups)
     merged = None if elsewhere is None or len(ranges) == 1 else elsewhere(work, ranges)
@@ -274,13 +271,11 @@ class RunMerge:
 
     Attributes:
         state: made of what is merged, with the columns and the options by which it is written.
-        slices: of a handle that it writes.
         whole: nothing older is left below it.
     """
 
     attempt: Attempt
     state: StateAt
-    slices: int
     whole: bool
 
     def of_range(
@@ -290,13 +285,14 @@ class RunMerge:
         write: Callable[[Iterator[EncodedChanges]], ChangelogStateHandle],
     ) -> MergedRange:
         """Merge this range: `write` gets its changes, unless there are none."""
-        folds = folded(reader, self.state, key_groups).runs()
-        counted = _Counted(self.state.schema, folds, self.slices, whole=self.whole)
+        fold = folded(reader, self.state, key_groups)
+        slices = fold.slices
+        counted = _Counted(self.state.schema, fold.runs(), slices, whole=self.whole)
         changes = iter(counted)
         first = next(changes, None)
         handle = None
         if first is not None:
-            handle = replace(write(itertools.chain([first], changes)), slices=self.slices)
+            handle = replace(write(itertools.chain([first], changes)), slices=slices)
         return MergedRange(handle, counted.upserts, counted.deletes)
 
 

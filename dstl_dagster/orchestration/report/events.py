@@ -108,11 +108,12 @@ class Reporter(Pages):
         entry, completed = checkpoint.manifest.operators[operator], checkpoint.entry.completed
         report = entry.report
         base_path = JobNames(self.assets.job).changelog_base_path(checkpoint.attempt)
+        by = f" by {breakable(', '.join(report.partition_columns))}" if report.partition_columns else ""
         metadata: dict[str, Any] = {
             "checkpoint": self.about(completed),
             **sample,
             "keys": breakable(", ".join(report.key_columns)),
-            "key groups": str(report.max_parallelism),
+            "key groups": f"{report.max_parallelism}{by}",
             "upserts": report.upserts,
             "deletes": report.deletes,
             "changelog MiB": mebibytes(report.stored_bytes),
