@@ -12,6 +12,9 @@ from dstl_dagster.format.handles import (
 )
 from dstl_dagster.format.key_groups import (
     KeyGroupRange as KeyGroupRange,
+    common_ranges as common_ranges,
+    merged_ranges as merged_ranges,
+    ranges_around as ranges_around,
     ranges_of_tasks as ranges_of_tasks,
 )
 from dstl_dagster.format.names import (

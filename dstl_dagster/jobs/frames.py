@@ -28,11 +28,11 @@ from dstl_dagster.keyed import (
     Scope,
     beside,
     changed_rows,
+    partition_columns_of,
     replaced_scope,
     replacements,
     write_rows,
 )
-from dstl_dagster.keyed.read.conditions import partition_columns_of
 from dstl_dagster.settings import StateTtlConfig, parse_names
 from dstl_dagster.state import (
     PROCESSING_TIME_TYPE,

@@ -2,6 +2,7 @@ from dstl_dagster.keyed.read.conditions import (
     Condition as Condition,
     Replaced as Replaced,
     Scope as Scope,
+    partition_columns_of as partition_columns_of,
     replaced_scope as replaced_scope,
 )
 from dstl_dagster.keyed.read.diff import (

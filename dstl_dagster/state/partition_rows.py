@@ -24,8 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.format.key_groups import merged_ranges
+from dstl_dagster.format import KeyGroupRange, merged_ranges
 from dstl_dagster.state.hashing import key_groups_of_partitions
 from dstl_dagster.state.schema import StateSchema
 

@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import KeyGroupRange, ranges_of_tasks
-from dstl_dagster.format.key_groups import common_ranges
+from dstl_dagster.format import KeyGroupRange, common_ranges, ranges_of_tasks
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.read.keyed_state import KeyedState, Log, folded_logs, split_count
 from dstl_dagster.keyed.read.pairs import paired_rows

@@ -24,11 +24,15 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.format import KeyGroupRange, merged_ranges
 from dstl_dagster.format.changelog_file.change_set_parts import SoughtKeys
-from dstl_dagster.format.key_groups import merged_ranges
-from dstl_dagster.state import StateSchema, group_of_hashes, key_group_of, key_hashes
-from dstl_dagster.state.hashing import key_groups_of_partitions
+from dstl_dagster.state import (
+    StateSchema,
+    group_of_hashes,
+    key_group_of,
+    key_groups_of_partitions,
+    key_hashes,
+)
 from dstl_dagster.state.keys import occurring
 
 _MOST_KEYS = 1_000

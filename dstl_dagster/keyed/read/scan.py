@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.format.key_groups import common_ranges, merged_ranges
+from dstl_dagster.format import KeyGroupRange, common_ranges, merged_ranges
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.read.conditions import Scope, parsed_filters
 from dstl_dagster.keyed.read.keyed_state import StateAt

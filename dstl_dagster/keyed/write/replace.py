@@ -18,8 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.format.key_groups import common_ranges
+from dstl_dagster.format import KeyGroupRange, common_ranges
 from dstl_dagster.keyed.read.conditions import Scope
 from dstl_dagster.keyed.read.keyed_state import KeyedState
 from dstl_dagster.keyed.read.pairs import paired_rows

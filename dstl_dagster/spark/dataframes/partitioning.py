@@ -15,8 +15,7 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange, ranges_of_tasks
 from dstl_dagster.settings import parse_names
 from dstl_dagster.spark.types import quoted
-from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, StateSchema
-from dstl_dagster.state.hashing import SPREAD
+from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, SPREAD, StateSchema
 
 
 def key_group_of_columns(columns: Mapping[str, str], schema: StateSchema) -> str:

@@ -21,10 +21,23 @@ from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ErrorKind, InvalidInputError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl, ranges_of_tasks
-from dstl_dagster.format.key_groups import common_ranges, ranges_around
-from dstl_dagster.keyed import Replaced, Scope, SharedFiles, StateAt, replaced_scope, small_from_outcome
-from dstl_dagster.keyed.read.conditions import partition_columns_of
+from dstl_dagster.format import (
+    ChangelogStateHandle,
+    KeyGroupRange,
+    StateTtl,
+    common_ranges,
+    ranges_around,
+    ranges_of_tasks,
+)
+from dstl_dagster.keyed import (
+    Replaced,
+    Scope,
+    SharedFiles,
+    StateAt,
+    partition_columns_of,
+    replaced_scope,
+    small_from_outcome,
+)
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.dataframes.outcomes import run_tasks
 from dstl_dagster.spark.dataframes.partitioning import (

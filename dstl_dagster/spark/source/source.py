@@ -24,8 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from dstl_dagster.changelog import process_cache
 from dstl_dagster.checkpoint import Checkpoint, CheckpointReader
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.format.key_groups import common_ranges
+from dstl_dagster.format import KeyGroupRange, common_ranges
 from dstl_dagster.keyed import (
     Condition,
     KeyedState,
