@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from docutils.statemachine import StringList
 from sphinx.addnodes import pending_xref
 
+import dstl_dagster.components
 from dstl_dagster.cli import main
 
 if TYPE_CHECKING:
@@ -94,8 +96,46 @@ class DstlCommands(Directive):
         return sections
 
 
+def _type_in_yaml(schema: dict[str, Any]) -> str:
+    kinds = schema.get("anyOf", [schema])
+    types = {each.get("type", "object") for each in kinds}
+    words = [choice for each in kinds for choice in each.get("enum", [])]
+    if words or ("boolean" in types and "integer" not in types):
+        return " or ".join(words or ["true", "false"])
+    if types & {"array", "object"}:
+        return "list" if "array" in types else "mapping"
+    return "text or number" if "integer" in types else "text"
+
+
+class DstlFields(Directive):
+    """The fields of a component in YAML: type, default, meaning. Those of another may be left out."""
+
+    required_arguments, optional_arguments = 1, 1
+
+    def run(self) -> list[nodes.Node]:
+        """A definition list."""
+        component, *others = (getattr(dstl_dagster.components, name) for name in self.arguments)
+        schema = component.get_model_cls().model_json_schema()["properties"]
+        lines = [component.__doc__.partition("\n\n")[0], ""]
+        for name in schema:
+            field = component.model_fields[name]
+            if any(name in each.model_fields for each in others):
+                continue
+            default = field.get_default(call_default_factory=True)
+            shown = (
+                "required" if field.is_required() else f"default: ``{default}``" if default else "optional"
+            )
+            lines.append(f"``{name}``: {_type_in_yaml(schema[name])}; {shown}")
+            lines += [f"   {each}" for each in (field.description or "").splitlines()] + [""]
+        _quoted_as_in_markdown(lines)
+        found = nodes.container()
+        self.state.nested_parse(StringList(lines, ""), 0, found)
+        return found.children
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls it."""
+    app.add_directive("dstl-fields", DstlFields)
     app.add_directive("dstl-commands", DstlCommands)
     app.connect("autodoc-process-docstring", _quoted_as_in_markdown, priority=400)  # napoleon comes at 500
     app.connect("autodoc-process-docstring", _for_users, priority=300)
