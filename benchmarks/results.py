@@ -11,8 +11,8 @@ levels    bytes and CPU of a checkpoint against the size of the state, of keys t
 commit    a commit against the number of components, each answer 50 ms late; beside it, Flink's algorithm
 history   requests of a new process, and names that it lists, against the number of checkpoints before it
 spark     a micro-batch against the number of keys, beside Spark's state store; files, beside its file sink
-pace      NEXMark beside Spark's stateful operators; a small merge, the sink and a session's first runs beside
-          Parquet
+pace      NEXMark beside Spark's stateful operators; a small merge, the sink, a session's first runs and a
+          day's job beside Parquet
 flink     a log appended, persisted and read back, beside Flink's jar
 
 Writes `benchmarks/RESULTS.md`, its plots in `docs/images/`, and the numbers that `docs/comparison.md` quotes.

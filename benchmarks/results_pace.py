@@ -1,12 +1,12 @@
-"""Rows by which users choose, in Spark: NEXMark, a small merge into a large state, a sink, a session's first.
+"""Rows by which users choose, in Spark: NEXMark, a small merge, a sink, a session's first runs, a day's job.
 
 Owns the sizes, and why a row is behind. Does not own what is run (`nexmark`, `spark_merge`, `spark_sink`,
-`spark_first`).
+`spark_first`, `spark_partition`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import nexmark
 import spark_first
 import spark_merge
+import spark_partition
 import spark_sink
 from checkpoint import begin, coordinator_on
 from conditions import conditions
@@ -50,6 +51,7 @@ def pace(quick: bool) -> Iterator[Plot]:
     yield merges((20_000,) if quick else (1_000_000, 10_000_000), 1 if quick else 5, told)
     yield sinks((20_000,) if quick else (1_000_000, 4_000_000), 1 if quick else 5, told)
     yield first_runs(1 if quick else 3, told)
+    yield days(2_000 if quick else 16_000, {"warm": 1, "cold": 1} if quick else {"warm": 7, "cold": 5})
 
 
 def queries(batches: int, events: int, told: str) -> Plot:
@@ -137,3 +139,25 @@ def first_runs(sessions: int, told: str) -> Plot:
         for kind, of_kind in found.items()
     ]
     return Plot("results-first", "The first runs of a Spark session", "run", "seconds", curves, told)
+
+
+def days(rows: int, counts: Mapping[str, int]) -> Plot:
+    """Of Dagster jobs; both sides have the same totals at the end."""
+    names = {
+        "ours, warm": OURS,
+        "plain, warm": "plain Parquet",
+        "ours, cold": f"{OURS}, in a process of its own",
+        "plain, cold": "plain Parquet, in a process of its own",
+    }
+    curves = [
+        Curve(names[name], [Point(rows, [run.seconds for run in runs])])
+        for _, both in spark_partition.days_of(rows, counts)
+        for name, runs in both.items()
+    ]
+    told = (
+        f"{conditions('pyspark', 'pyarrow', 'dagster')}. Sales become totals by customer and by "
+        "product, on top of the day before, and a file. Ours are synced and published by a checkpoint; plain "
+        "is neither, and writes all totals anew."
+    )
+    title = "A day's partition in a Dagster job with Spark"
+    return Plot("results-day", title, "sales of the day", "seconds", curves, told)

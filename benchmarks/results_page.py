@@ -34,6 +34,7 @@ FILES: Final = (
     "results-merge",
     "results-sink",
     "results-first",
+    "results-day",
     "results-changelog",
 )
 """All plots there are, in the page's order."""
