@@ -28,8 +28,8 @@ from dstl_dagster.errors import DstlError, InvalidInputError
 from dstl_dagster.format import StateTtl
 from dstl_dagster.keyed import (
     AttemptReport,
-    Elsewhere,
     FileReport,
+    MergeExecutor,
     NameChange,
     OperatorReport,
     SharedFiles,
@@ -77,7 +77,7 @@ class Batch:
         coordinator: the job's.
         attempt: as returned by step 1.
         parent: the checkpoint whose state it builds on; `None` for a job's first.
-        merges_elsewhere: where older runs are merged that take several ranges; `None`: in this process.
+        merge_executor: merges older runs that take several ranges; `None`: this process does.
 
     Args:
         claim: the program's, about the batch; `None`: a driver that says nothing but positions.
@@ -99,7 +99,7 @@ class Batch:
         self.coordinator = coordinator
         self.attempt = attempt
         self.parent = parent
-        self.merges_elsewhere: Elsewhere | None = None
+        self.merge_executor: MergeExecutor | None = None
         self._clock = clock or SystemClock()
         self._began_seconds: float | None = None
         self._time_us: int | None = None
@@ -316,7 +316,7 @@ class Batch:
                 parent.manifest,
                 self._operators,
                 coordinator.job_options,
-                self.merges_elsewhere,
+                self.merge_executor,
             )
 
     def report(self) -> AttemptReport:

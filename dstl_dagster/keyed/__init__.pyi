@@ -31,7 +31,7 @@ from dstl_dagster.keyed.documents.manifest import (
     store_manifest as store_manifest,
 )
 from dstl_dagster.keyed.merge.merge import (
-    Elsewhere as Elsewhere,
+    MergeExecutor as MergeExecutor,
     MergedRange as MergedRange,
     RunMerge as RunMerge,
     due_operators as due_operators,

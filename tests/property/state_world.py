@@ -134,7 +134,7 @@ class World:
             self._write(batch, operator, said)
         tasks = Tasks()
         if self.number % 2:
-            batch.merges_elsewhere = tasks
+            batch.merge_executor = tasks
         batch.merge_due_runs()
         if complete:
             self.done(batch.complete(), said)

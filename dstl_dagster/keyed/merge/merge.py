@@ -7,7 +7,7 @@ A merge keeps of each key the last change. If nothing older is left below it, it
 tombstones too, and a row that has expired becomes one.
 
 A range of key groups fits in memory, and any process can merge it. What takes several ranges is merged
-`Elsewhere`, if the caller has a place such as Spark's tasks; otherwise here, one range after the other.
+by the caller's `MergeExecutor`, such as Spark's tasks; without one here, one range after the other.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ def with_due_merges(
     parent: Manifest,
     reports: Iterable[OperatorReport],
     options: JobOptions,
-    elsewhere: Elsewhere | None = None,
+    executor: MergeExecutor | None = None,
 ) -> list[OperatorReport]:
     """The reports, each with the merge of older runs that its changes pay for. And, in any case, with a
     merge of all of each operator whose TTL ends or becomes longer in its report. All of it is durable; what
-    is small shares files. `elsewhere`: merges what takes several ranges; `None`: this process does.
+    is small shares files. `executor`: merges what takes several ranges; `None`: this process does.
 
     Raises: NotFoundError, FormatError, UnavailableError.
     """
@@ -116,7 +116,7 @@ def with_due_merges(
         entry = parent.operators.get(report.operator)
         due = None if entry is None or report.merges else _due_beside(entry, report, options.checkpoint)
         if due is not None:
-            merge = _merged(store, attempt, parent, report, due, options, shared, elsewhere)
+            merge = _merged(store, attempt, parent, report, due, options, shared, executor)
             report = replace(report, merges=(merge,))
         found.append(report)
     shared.flush()
@@ -144,7 +144,7 @@ def _merged(
     due: DueMerge,
     options: JobOptions,
     shared: SharedFiles,
-    elsewhere: Elsewhere | None,
+    executor: MergeExecutor | None,
 ) -> Merge:
     state = KeyedState.of(store, parent, own.operator, options)
     assert state is not None, "its parent has it"
@@ -153,7 +153,7 @@ def _merged(
         schema = schema_of(own).covering(state.schema)
         state = replace(state, at=replace(state.at, schema=schema))
     runs = parent.operators[own.operator].runs
-    merge = write_merge(store, attempt, state, runs, due, shared, elsewhere=elsewhere)
+    merge = write_merge(store, attempt, state, runs, due, shared, executor=executor)
     log.info(
         "operator %s: merged %d runs of checkpoint %d, of key groups %s",
         own.operator,
@@ -192,7 +192,7 @@ def write_merge(
     shared: SharedFiles | None = None,
     *,
     progress: Progress | None = None,
-    elsewhere: Elsewhere | None = None,
+    executor: MergeExecutor | None = None,
 ) -> Merge:
     """Write what these runs of a state come to, as ordinary changelog files of `attempt`.
 
@@ -206,7 +206,7 @@ def write_merge(
         shared: small ranges wait there to share files, and are durable once it is flushed; `None`: they share
             files with each other alone, and all is durable on return.
         progress: called with (ranges done, ranges in total).
-        elsewhere: as for `with_due_merges`.
+        executor: as for `with_due_merges`.
 
     Raises: NotFoundError (kind `checkpoint_gone`), FormatError, UnavailableError. Files written before the
     error carry the attempt and are in no report; clean-up deletes them once the attempt is dead.
@@ -219,7 +219,7 @@ def write_merge(
     work = RunMerge(attempt, replace(state.at, handles=handles), whole)
     into = shared or SharedFiles(store, attempt)
     ranges = _ranges(handles, due.key_groups)
-    merged = None if elsewhere is None or len(ranges) == 1 else elsewhere(work, ranges)
+    merged = None if executor is None or len(ranges) == 1 else executor(work, ranges)
     written = []
     upserts = deletes = 0
     for count, each in enumerate(merged or _merged_here(store, into, work, ranges), 1):
@@ -296,8 +296,8 @@ class RunMerge:
         return MergedRange(handle, counted.upserts, counted.deletes)
 
 
-Elsewhere = Callable[[RunMerge, Sequence[KeyGroupRange]], Sequence[MergedRange] | None]
-"""Merges these ranges, in their order; `None` if that place is not there any more."""
+MergeExecutor = Callable[[RunMerge, Sequence[KeyGroupRange]], Sequence[MergedRange] | None]
+"""Merges these ranges, in their order; `None` if it is not there any more."""
 
 
 def _merged_here(

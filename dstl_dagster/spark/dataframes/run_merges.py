@@ -19,7 +19,7 @@ import pyarrow as pa
 from dstl_dagster.changelog import process_cache
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.keyed import Elsewhere, MergedRange, RunMerge, open_attempt_changelog, write_range
+from dstl_dagster.keyed import MergedRange, MergeExecutor, RunMerge, open_attempt_changelog, write_range
 from dstl_dagster.spark.dataframes.outcomes import outcome_row, run_tasks
 from dstl_dagster.spark.errors import refusal
 from dstl_dagster.spark.stores import COST, cost_of, counted_store
@@ -71,7 +71,7 @@ class MergeRunsTask:
         return {"handle": written, "upserts": upserts, "deletes": deletes, COST: meter.cost.to_json()}
 
 
-def merges_in_tasks(spark: SparkSession, batch: Batch, progress: Progress | None) -> Elsewhere:
+def merges_in_tasks(spark: SparkSession, batch: Batch, progress: Progress | None) -> MergeExecutor:
     """The session's tasks as the place of the batch's large merges, as long as they can work.
 
     A program may have stopped its session by then, or lost its executors: the batch does not need them.

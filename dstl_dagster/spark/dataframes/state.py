@@ -176,7 +176,7 @@ def batch_of(
     """
     if isinstance(work, Batch):
         require_shared(work.attempt.store_uri)
-        work.merges_elsewhere = merges_in_tasks(spark, work, progress)
+        work.merge_executor = merges_in_tasks(spark, work, progress)
         yield work, work.coordinator.job_options.with_call(options)
         return
     given = JobOptions.of(options)
