@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _ARCHIVING_JAVA = 19
 """The oldest that sees for itself whether an archive of classes is there and fits (JDK-8261455)."""
+_MOST_ARCHIVES = 3
+"""How many are kept, of 200 MB each: environments come and go, and nothing says which of them are gone."""
 _PLAIN = re.compile(r"[\w./+@-]+")
 """Spark splits Java's options at spaces, and Java the names of archives at colons."""
 
@@ -133,16 +135,20 @@ def _class_archive(java: JavaRuntime) -> Path | None:
     classes, of which Java compares the places, too.
     """
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dstl-dagster"
+    places = crc32(f"{java.home} {pyspark.__file__}".encode())
+    name = f"java-{java.version}-pyspark-{pyspark.__version__}-{places:08x}.jsa"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = folder.resolve()
         if any(_is_changed_by_others(each) for each in (folder, *folder.parents)):
             return None
+        if not (folder / name).exists():
+            by_age = sorted(folder.glob("*.jsa"), key=lambda each: each.stat().st_mtime)
+            for old in by_age[: 1 - _MOST_ARCHIVES]:
+                old.unlink()
     except OSError:
         return None
-    places = crc32(f"{java.home} {pyspark.__file__}".encode())
-    archive = folder / f"java-{java.version}-pyspark-{pyspark.__version__}-{places:08x}.jsa"
-    return archive if _PLAIN.fullmatch(str(archive)) else None
+    return folder / name if _PLAIN.fullmatch(str(folder / name)) else None
 
 
 def _is_changed_by_others(folder: Path) -> bool:

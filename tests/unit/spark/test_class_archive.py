@@ -33,6 +33,21 @@ def test_each_java_and_spark_has_its_own(cache: Path) -> None:
     assert all(each is not None and each.is_relative_to(cache) for each in found)
 
 
+def test_the_oldest_of_too_many_are_removed(cache: Path) -> None:
+    """Before another one is made, so that three are there at most: each takes 200 MB."""
+    made = archive("17")
+    assert made is not None
+    for age, name in enumerate(["d", "c", "b", "a"]):
+        (made.parent / f"{name}.jsa").touch()
+        os.utime(made.parent / f"{name}.jsa", (age, age))
+    assert archive("17") == made
+    assert {each.name for each in made.parent.iterdir()} == {"a.jsa", "b.jsa"}
+    made.touch()
+    (made.parent / "c.jsa").touch()
+    assert archive("17") == made
+    assert len(list(made.parent.iterdir())) == 4, "nothing is removed where none is made"
+
+
 def test_a_java_from_19_on_makes_the_archive_by_itself(cache: Path) -> None:
     """The file is there or not; the setting names it."""
     options = session._archive_options(RUNTIME)
