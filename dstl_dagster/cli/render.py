@@ -171,7 +171,7 @@ def _status(checkpoint: Checkpoint) -> str:
         words.append(f"{len(checkpoint.blocked)} blocked")
     if checkpoint.abandoned:
         words.append("abandoned by a restore")
-    words += [f"kept as {each}" for each in savepoints_in_words(checkpoint)]
+    words += [f"retained as {each}" for each in savepoints_in_words(checkpoint)]
     return ", ".join(words)
 
 
@@ -235,7 +235,7 @@ def audit_lines(audit: Audit) -> Iterator[str]:
     for name in audit.unexplained:
         yield f"LOST a record: {name} is of an attempt that the timeline does not know"
     if audit.unexplained:
-        yield "the last records are missing: put back the whole timeline from a backup. If they are lost, the"
+        yield "the last records are missing: restore the whole timeline from a backup. If they are lost, the"
         yield "job goes on from where they end; then delete these objects, which no checkpoint needs"
     if audit.garbage is None:
         yield "garbage: unknown while a manifest is unreadable"

@@ -22,7 +22,7 @@ def storage_group() -> None:
 @click.option(
     "--checkpoint-retention",
     metavar="DURATION",
-    help="How long the oldest checkpoint is kept, e.g. '30 d'; lifecycle rules are checked against it.",
+    help="How long the oldest checkpoint is retained, e.g. '30 d'; lifecycle rules are checked against it.",
 )
 @click.option(
     "--timeout",
@@ -85,8 +85,8 @@ def check_command(
 def forget_taken_command(uri: str, dry_run: bool, job_options: JobOptions, as_json: bool) -> None:
     """Forget the objects of the folder URI (file:///folder) whose files were taken or removed.
 
-    What the store keeps of them beside the files is deleted. A file that is put back afterwards is a new
-    object. Writers may go on meanwhile; every part of the folder has to be mounted.
+    The store's records of them are deleted. A file that returns afterwards is a new object. Writers may go
+    on meanwhile; every part of the folder has to be mounted.
     """
     from dstl_dagster.errors import InvalidInputError
     from dstl_dagster.storage import LocalObjectStore, open_store

@@ -337,7 +337,7 @@ class FileCommit:
             CommitState.BLOCKED,
             reason=(
                 f"{self._temporary_store.uri_of(name)!r}, of which it is composed, has another "
-                "generation and the same bytes: if it was put back from a copy, publish it (--replace), "
+                "generation and the same bytes: if it was restored from a copy, publish it (--replace), "
                 "else not (--keep)"
             ),
         )

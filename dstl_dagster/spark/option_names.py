@@ -36,9 +36,9 @@ _NEIGHBOURS: Final = {
     "endingtimestamp": f"it has to_checkpoint of {_CHANGES}, which takes a time",
     "maxfilespertrigger": "it has maxCheckpointsPerTrigger",
     "maxbytespertrigger": "it has maxCheckpointsPerTrigger",
-    "ignoredeletes": "a stream tells deletes as rows of _change_type delete",
-    "ignorechanges": "a stream tells changes as rows of _change_type update_before and update_after",
-    "skipchangecommits": "a stream tells changes as rows of _change_type update_before and update_after",
+    "ignoredeletes": "a stream has deletes as rows of _change_type delete",
+    "ignorechanges": "a stream has changes as rows of _change_type update_before and update_after",
+    "skipchangecommits": "a stream has changes as rows of _change_type update_before and update_after",
     # Iceberg's and Paimon's
     "snapshot-id": "it has at",
     "as-of-timestamp": "it has at, which takes a time",

@@ -118,4 +118,4 @@ class ResumedBatch(CheckpointBatch):
 
 class _Batch(Batch):
     def abort(self, reason: str) -> None:
-        log.info("attempt %s stays open for whoever opened it: %s", self.attempt.attempt, reason)
+        log.info("attempt %s stays open for the process that opened it: %s", self.attempt.attempt, reason)

@@ -131,7 +131,7 @@ def _judge_deletes(resource: Mapping[str, Any]) -> Iterator[Finding]:
             "retention_policy",
             f"the retention policy forbids any deletion for {days:g} days: commits cannot remove their "
             "components, aborted attempts stay, clean-up fails. Use a bucket without one (or a temporary "
-            "bucket without one, if only published files are to be kept)",
+            "bucket without one, if only published files are to be retained)",
         )
     if resource.get("defaultEventBasedHold"):
         yield _error(
@@ -191,12 +191,12 @@ def _judge_lifecycle(
             limit = None if checkpoint_retention is None else checkpoint_retention / timedelta(days=1)
             if age is None or limit is None or int(age) <= limit:
                 when = "that match it" if age is None else f"older than {age} days"
-                kept = "" if limit is None else f"; the oldest checkpoint is kept for {limit:g} days"
+                kept = "" if limit is None else f"; the oldest checkpoint is retained for {limit:g} days"
                 yield Finding(
                     "lifecycle_delete",
                     Severity.WARNING if limit is None else Severity.ERROR,
                     f"a lifecycle rule deletes {where} {when}{kept}. A checkpoint needs its files for as "
-                    "long as it is kept, and the state's base may be far older: exclude the job's prefix",
+                    "long as it is retained, and the state's base may be far older: exclude the job's prefix",
                 )
         elif action == "SetStorageClass":
             yield _warning(

@@ -102,7 +102,7 @@ def _from_snapshot(view: TimelineView, record: Snapshot, known: KnownEntries | N
     if comparable(stored, readable) != comparable(view, readable):
         raise FormatError(
             f"the snapshot in slot {record.slot} is not what the records before it add up to: it was "
-            "written by a faulty release, or by hand"
+            "written by a faulty release or another program"
         )
     return stored
 

@@ -236,7 +236,7 @@ def test_a_text_is_no_list_of_names(names: str) -> None:
 
 
 def test_operators_are_names_in_a_list() -> None:
-    """A text is refused, a list is kept as a tuple."""
+    """A text is refused, a list is retained as a tuple."""
     with pytest.raises(InvalidInputError, match=r"such as \['totals'\]"):
         JobAssets("orders", operators="totals")  # type: ignore[arg-type] # the point
     assert JobAssets("orders", operators=["totals"]).operators == ("totals",)  # type: ignore[arg-type] # as users do

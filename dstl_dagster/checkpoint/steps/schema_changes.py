@@ -65,8 +65,8 @@ def _refuse_forgotten_ids(before: OperatorReport, now: OperatorReport) -> None:
     lost = before.column_ids.dropped.keys() - now.column_ids.dropped.keys()
     if lost or not now.column_ids:
         raise InvalidInputError(
-            f"operator {now.operator!r} was written without its state's schema, which tells dropped and "
-            "renamed columns apart: evolve the schema that `Batch.schema` or `KeyedState.schema` gives",
+            f"operator {now.operator!r} was written without its state's schema, which distinguishes "
+            "dropped from renamed columns: evolve the schema of `Batch.schema` or `KeyedState.schema`",
             kind=ErrorKind.SCHEMA_CHANGE,
         )
     schema_of(now).covering(schema_of(before))
@@ -86,7 +86,7 @@ def _refuse_wrong_ttl(before: OperatorReport | None, now: OperatorReport) -> Non
     if not ttl.hides_what(known) and not now.is_of_all:
         raise InvalidInputError(
             f"operator {now.operator!r}: rows that have expired would come back, since the TTL ends or "
-            "becomes longer: write it with a `CheckpointBatch` or `Batch`, which leaves them out for good",
+            "becomes longer: write it with a `CheckpointBatch` or `Batch`, which leaves them out",
             kind=ErrorKind.SCHEMA_CHANGE,
         )
     if ttl.ttl_us is None:

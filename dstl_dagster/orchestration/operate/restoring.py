@@ -109,7 +109,7 @@ def _chosen_checkpoint(step: Step, *, anew: bool) -> int:
     if backfill is not None:
         raise InvalidInputError(
             f"this run belongs to backfill {backfill}, and a restore is no backfill: each run would undo "
-            "what the others kept. Nothing was changed; launch one run, for the checkpoint to resume from"
+            "the one before. Nothing was changed; launch one run, for the checkpoint to resume from"
         )
     if anew:
         return 0
@@ -126,7 +126,7 @@ def _require_confirmed(plan: RestorePlan, confirmed: str) -> int:
     match = _CONFIRMED.fullmatch(confirmed)
     if match is not None and (int(match[1]), int(match[2])) == (plan.last, plan.checkpoint_id):
         return plan.last
-    said = f"the config confirms {confirmed!r}" if confirmed else "nobody has confirmed this restore"
+    said = f"the config confirms {confirmed!r}" if confirmed else "this restore is not confirmed"
     anew = "" if plan.checkpoint_id else ", anew: true"
     raise dg.Failure(
         description=f"{said}, so nothing was changed. {plan.in_words()}. To do it, launch the run "

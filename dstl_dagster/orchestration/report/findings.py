@@ -45,7 +45,7 @@ _SENTENCES = {
     "which a backfill of what is missing skips: turn the checkpoint sensor on, or choose each by itself",
     "partitions to run again": "in no checkpoint any more, and shown as failed: launch a backfill of what "
     "is failed or missing",
-    "partitions that Dagster lacks": "in the state, but not shown as materialized: run again, nothing is "
+    "partitions missing in Dagster": "in the state, but not shown as materialized: run again, nothing is "
     "applied twice",
     "checkpoints to add": "restorable, but without a partition: turn the checkpoint sensor on",
     "checkpoints to take away": "not restorable any more, but with a partition: run clean-up, or turn the "

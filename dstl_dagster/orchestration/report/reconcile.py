@@ -200,7 +200,7 @@ class Reconcile:
             return Report()
         events: list[Event] = []
         if has_files:
-            # Only what can be restored has a page: a backlog of thousands costs no more than what is kept.
+            # Only what can be restored has a page: a backlog of thousands costs no more than these.
             if any(each.checkpoint_id == completed.checkpoint_id for each in self.view.retained):
                 events += self._lacking([self.reporter.published(checkpoint)])
             events.append(self.reporter.files(checkpoint, page.partition(page.files, completed)))

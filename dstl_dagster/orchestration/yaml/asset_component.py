@@ -96,7 +96,7 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
     delete: str | None = None
     """Which keys to delete: with `update` an expression, otherwise a boolean column."""
     operator: str | None = None
-    """Where the rows are kept; by default the function's name."""
+    """The operator with the rows; by default the function's name."""
     max_parallelism: Option | None = None
     """The number of key groups."""
     ttl: TtlFields | None = Field(default=None, examples=[{"column": "seen", "ttl": "30 d"}])

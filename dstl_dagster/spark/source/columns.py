@@ -20,7 +20,7 @@ from dstl_dagster.keyed import StateAt
 from dstl_dagster.spark.types import arrow_schema, spark_schema
 from dstl_dagster.state import StateSchema, has_fields_of, spelled, wider_type
 
-_ANEW: Final = "start a query with a new checkpointLocation, which tells the whole state first"
+_ANEW: Final = "start a query with a new checkpointLocation, which reads the whole state first"
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def newest_columns(newest: StateSchema, older: StateSchema) -> StateSchema:
 def refuse_returned(columns: Mapping[str, str], older: StateAt, way_out: str) -> None:
     """Pass unless one of these was dropped in the older state, and is there again by a restore or a swap.
 
-    No change tells its values in rows that stay. `columns`: names by their ids.
+    Changes do not have its values in rows that stay. `columns`: names by their ids.
 
     Raises: InvalidInputError (kind `schema_change`).
     """

@@ -94,7 +94,7 @@ def require_followed(
     offset is of another operator.
     """
     anew = (
-        "start a query with a new checkpointLocation, which tells the whole state first, and let it replace "
+        "start a query with a new checkpointLocation, which reads the whole state first, and let it replace "
         "what this one wrote"
     )
     if start.operator != operator:
@@ -117,13 +117,13 @@ def require_followed(
         return
     if entry is None or entry.subsumed is not None:
         raise NotFoundError(
-            f"{at} was cleaned up before the stream came back, so the changes since cannot be told: {anew}; "
+            f"{at} was cleaned up before the stream came back, so the changes since are gone: {anew}; "
             "a longer retention, or a savepoint, keeps it next time",
             ErrorKind.CHECKPOINT_GONE,
         )
     if view.is_abandoned(start.checkpoint_id) and not follow_restores:
         raise ConflictError(
-            f"{at} was abandoned by a restore: set option followRestores=true to be told, with the job's "
+            f"{at} was abandoned by a restore: set option followRestores=true to read, with the job's "
             f"next checkpoint, what differs from it, or {anew}",
             ErrorKind.ABANDONED,
         )
@@ -356,7 +356,9 @@ def stream_reader(
     """
     missing = [name for name in CHANGE_COLUMNS[:2] if name not in schema.names]  # the time may be left out
     if missing:
-        raise InvalidInputError(f"a stream of changes has a column {missing[0]!r}, which its schema lacks")
+        raise InvalidInputError(
+            f"a stream of changes has a column {missing[0]!r}, which its schema does not have"
+        )
     if states:
         columns = FollowedColumns.of(
             states[-1], without_change_columns(schema), all_columns=True, case_sensitive=True

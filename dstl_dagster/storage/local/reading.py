@@ -124,7 +124,9 @@ class LocalReading:
                 return record
             with contextlib.suppress(FileNotFoundError):
                 return record_by_bytes(records, file, self._crc32c_of(path, file))
-        raise UnavailableError(f"{path} is being changed by hand again and again; wait until that is over")
+        raise UnavailableError(
+            f"{path} is being changed by another program again and again; wait until it ends"
+        )
 
     def _path(self, name: str) -> Path:
         path = object_path(self._root, name)
@@ -172,9 +174,9 @@ class LocalReading:
         lost = [each for each in written(self._records.read(name)) if generation in (None, each.generation)]
         if lost:
             raise FormatError(
-                f"{path} is damaged, or was replaced by hand: it has {record.file.size} bytes with CRC-32C "
-                f"{record.crc32c:#010x}, where {lost[0].file.size} with {lost[0].crc32c:#010x} were written; "
-                "put the right bytes back"
+                f"{path} is damaged, or was replaced by another program: it has {record.file.size} bytes with "
+                f"CRC-32C {record.crc32c:#010x}, where {lost[0].file.size} with {lost[0].crc32c:#010x} were written; "
+                "restore the right bytes"
             )
 
     # -- the walk

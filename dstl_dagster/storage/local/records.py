@@ -162,7 +162,7 @@ def _from_text(text: bytes, path: str, name: str) -> list[Record]:
     except _DAMAGES as error:
         raise FormatError(
             f"{path}, which records the object {name!r}, is damaged ({error}); "
-            "move it away to have the file taken as one put there by hand"
+            "move it away to have the file taken as one that another program wrote"
         ) from error
 
 

@@ -209,4 +209,4 @@ def _occupied(path: Path, error: OSError) -> Exception:
         # No object, so no read sees it, and a caller that looks for what is in the way finds nothing.
         what = "a symbolic link" if stat.S_ISLNK(there.st_mode) else "no regular file"
         return InvalidInputError(f"{path} is {what}, which no object of this store is: move it away")
-    return ConflictError(f"{path} is there already, put there by hand")
+    return ConflictError(f"{path} is there already, written by another program")

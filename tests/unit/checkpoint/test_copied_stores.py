@@ -334,7 +334,7 @@ def test_a_component_that_was_put_back_alone(keyed_on, job_on, resolution):
     (problem,) = keyed.coordinator.verify().problems
     assert "will be blocked" in str(problem)
     (checkpoint,) = keyed.coordinator.compose_commit()
-    assert "if it was put back from a copy, publish it" in checkpoint.blocked[0].reason
+    assert "if it was restored from a copy, publish it" in checkpoint.blocked[0].reason
     keyed.coordinator.resolve(1, "out/due.txt", resolution)
     assert (store.stat("out/due.txt") is not None) == (resolution == "replace")
     assert store.stat(file.components[0].object_name) is None

@@ -270,7 +270,7 @@ def test_verbose_logs_what_is_decided(coordinator):
         [*command, "1", "mark", "-v"], env=environment, capture_output=True, check=True, text=True
     )
     assert "INFO dstl_dagster.timeline.timeline: timeline orders: slot" in done.stderr
-    assert done.stdout == "checkpoint 1 is kept as 'mark'\n"
+    assert done.stdout == "checkpoint 1 is retained as 'mark'\n"
 
 
 def test_a_savepoint_that_ends_says_when(coordinator):

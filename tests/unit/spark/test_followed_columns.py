@@ -329,7 +329,7 @@ def all_changes(source: Followed) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("back", ["restore", "swap"])
 def test_a_column_that_was_dropped_and_is_back_is_refused(source, back):
-    """No change tells its values in rows that stay. A query that begins then has them."""
+    """Changes do not have its values in rows that stay. A query that begins then has them."""
     follower = Follower(source, {"followRestores": "true"})
     source.columns.pop()
     source.write({"z": {"k": "z", "v": 1}}, ("w",))
