@@ -132,8 +132,8 @@ class Claim:
             return
         raise ConflictError(
             f"source {self.source!r} of job {job!r} is applied by {before}, and this batch is one of {now}: "
-            "what is in the state already cannot be distinguished from what is not. Go on with the former, or "
-            "give this one a source of its own",
+            "what is in the state already cannot be distinguished from what is not. Go on with the former, "
+            "or give this one a source of its own",
             kind=ErrorKind.OTHER_SOURCE,
         )
 

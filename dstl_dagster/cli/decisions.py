@@ -47,7 +47,7 @@ def savepoint_command(
     until = None if duration is None else datetime.now(UTC) + parse_duration("--for", duration)
     checkpoint = coordinator.savepoint(checkpoint_id, name, until=until)
     end = "" if until is None else f", until {local_time(until)}"
-    answer(as_json, checkpoint_json(checkpoint), f"checkpoint {checkpoint_id} is kept as {name!r}{end}")
+    answer(as_json, checkpoint_json(checkpoint), f"checkpoint {checkpoint_id} is retained as {name!r}{end}")
 
 
 @click.command("release")

@@ -317,7 +317,7 @@ def to_savepoint(
         return None
     if kept not in (None, checkpoint_id):
         raise ConflictError(
-            f"savepoint {name!r} already keeps checkpoint {kept}: release it first, or use another name"
+            f"savepoint {name!r} already retains checkpoint {kept}: release it first, or use another name"
         )
     refuse_gone(entry_of(view, checkpoint_id))
     return Savepoint(checkpoint_id=checkpoint_id, name=name, until=until)

@@ -174,9 +174,9 @@ class LocalReading:
         lost = [each for each in written(self._records.read(name)) if generation in (None, each.generation)]
         if lost:
             raise FormatError(
-                f"{path} is damaged, or was replaced by another program: it has {record.file.size} bytes with "
-                f"CRC-32C {record.crc32c:#010x}, where {lost[0].file.size} with {lost[0].crc32c:#010x} were written; "
-                "restore the right bytes"
+                f"{path} is damaged, or was replaced by another program: it has {record.file.size} bytes "
+                f"with CRC-32C {record.crc32c:#010x}, where {lost[0].file.size} with "
+                f"{lost[0].crc32c:#010x} were written; restore the right bytes"
             )
 
     # -- the walk

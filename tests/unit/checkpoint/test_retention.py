@@ -129,7 +129,7 @@ def test_an_end_does_not_move_a_name():
     job = Hourly().run(2)
     coordinator = job.coordinator()
     coordinator.savepoint(1, "mark", until=datetime(2100, 1, 1, tzinfo=UTC))
-    with pytest.raises(ConflictError, match="already keeps checkpoint 1"):
+    with pytest.raises(ConflictError, match="already retains checkpoint 1"):
         coordinator.savepoint(2, "mark", until=datetime(2100, 1, 1, tzinfo=UTC))
 
 

@@ -136,7 +136,7 @@ def subsumed(store, *arguments):
 def test_a_savepoint_is_made_and_released(store):
     """A name that keeps another checkpoint is refused; a released one keeps nothing."""
     run(store, "savepoint", "1", "mark")
-    assert "kept as mark" in run(store, "show", "1")
+    assert "retained as mark" in run(store, "show", "1")
     assert isinstance(invoke(store, "savepoint", "2", "mark").exception, ConflictError)
     assert subsumed(store, "--keep", "1") == [2]
     assert "released" in run(store, "release", "mark")
