@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 QUICK = {
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     # For a few rows, code generation costs more than it saves.
     "spark.sql.codegen.wholeStage": "false",
 }
@@ -49,8 +50,14 @@ def spark(strict_gcs: GCSServer) -> Iterator[SparkSession]:
 def _live(folder: str) -> None:
     """What loads most of the classes: formats, shuffles, Python's workers, a data source, a query."""
     from dstl_dagster.spark import local_session, register, stop_session
+    from dstl_dagster.spark.local import session as local
+    from dstl_dagster.spark.local.java import use_java
 
-    session = local_session("archive", conf=QUICK)
+    java, options = use_java(), QUICK[JAVA_OPTIONS]
+    archive = local._class_archive(java)
+    if archive is not None and not local._archive_options(java):  # a Java that makes none of itself
+        options += f" -Xlog:cds*=off -XX:ArchiveClassesAtExit={archive}"
+    session = local_session("archive", conf=QUICK | {JAVA_OPTIONS: options})
     register(session)
     df = session.range(0, 20, 1, 2).selectExpr("id", "id % 3 AS part", "uuid() AS u", "current_date() AS day")
     for name in ("parquet", "csv", "json"):
@@ -68,9 +75,12 @@ def _live(folder: str) -> None:
     query.start().awaitTermination()
     plain = session.createDataFrame([(1, "a")], "id long, name string")
     plain.mapInArrow(lambda batches: batches, plain.schema).collect()
+    gateway: Any = session.sparkContext._gateway
     stop_session(session)
+    gateway.proc.stdin.close()
+    gateway.proc.wait()  # it archives as it ends
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        _live(folder)
+    with tempfile.TemporaryDirectory() as made:
+        _live(made)

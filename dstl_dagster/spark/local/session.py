@@ -106,19 +106,15 @@ def local_session(app_name: str, *, cores: int = 2, conf: Mapping[str, str] | No
 
 
 def _archive_options(java: JavaRuntime) -> list[str]:
-    """With them a session starts and warms up in half of the time, from the second one on. It reads the
-    archive, or makes it at its end, where there is none.
+    """With them a session starts and warms up in half of the time, from the second one on. An older Java
+    reads an archive that is there, and makes none: where it cannot (on 32 GB of memory) it would not start.
     """
     archive = _class_archive(java)
-    if archive is None:
+    makes_one = int(java.version.partition(".")[0]) >= _ARCHIVING_JAVA
+    if archive is None or not (makes_one or _is_whole(archive)):
         return []
-    if int(java.version.partition(".")[0]) >= _ARCHIVING_JAVA:
-        options = ["-XX:+AutoCreateSharedArchive", f"-XX:SharedArchiveFile={archive}"]
-    elif _is_whole(archive):
-        options = [f"-XX:SharedArchiveFile={archive}"]
-    else:
-        options = [f"-XX:ArchiveClassesAtExit={archive}"]
-    return [*options, "-Xlog:cds*=off"]
+    options = [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds*=off"]
+    return ["-XX:+AutoCreateSharedArchive", *options] if makes_one else options
 
 
 def _is_whole(archive: Path) -> bool:
