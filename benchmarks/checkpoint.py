@@ -34,7 +34,7 @@ from folders import fresh_folder
 from machine import file_creation_seconds
 
 from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator, OperatorReport, materialize
-from dstl_dagster.format.key_groups import ranges_of_tasks
+from dstl_dagster.format.key_group_ranges import ranges_of_tasks
 from dstl_dagster.keyed import KeyedState, write_rows
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema

@@ -24,7 +24,7 @@ from dstl_dagster.changelog.writer.writer import FsStateChangelogWriter
 from dstl_dagster.concurrency import Closing
 from dstl_dagster.errors import ClosedError, ConflictError, InvalidInputError
 from dstl_dagster.format.handles import LocalStateHandle, StreamStateHandle
-from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.key_group_ranges import KeyGroupRange
 from dstl_dagster.futures import MailboxExecutor
 from dstl_dagster.metrics import MetricsHook
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry

@@ -10,7 +10,7 @@ from dstl_dagster.format.handles import (
     SnapshotResult as SnapshotResult,
     StreamStateHandle as StreamStateHandle,
 )
-from dstl_dagster.format.key_groups import (
+from dstl_dagster.format.key_group_ranges import (
     KeyGroupRange as KeyGroupRange,
     common_ranges as common_ranges,
     merged_ranges as merged_ranges,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self
 
 from dstl_dagster.errors import FormatError, InvalidInputError
-from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.key_group_ranges import KeyGroupRange
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

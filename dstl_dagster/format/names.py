@@ -1,4 +1,4 @@
-"""The names of a job's objects in the store. The only module that spells an object name of ours.
+"""The names of objects in a store. The only module that spells those of a job.
 
     dstl/<job>/timeline/<slot, 20 digits>[-<timeline>]            a decision; slot 1 has no suffix
     dstl/<job>/manifests/<checkpoint, 10 digits>-<attempt>        what a checkpoint holds
@@ -8,7 +8,7 @@
     dstl/<job>/hint                                               slot of a recent snapshot; never trusted
     dstl/<job>/server-clock                                       empty; its time stamp is the server's clock
     dstl/<job>/clean-up/<slot>                                    how far the last clean-up saw
-    .inprogress/<bucket>/<object>/<uuid>                          components of files, as upstream names them
+    .inprogress/<bucket>/<object>/<uuid>                          components (`recoverable.recoverables`)
 
 A timeline's id comes from the decision id of its first record. Later records carry it in their names: a
 process that outlived its job writes into no other one's timeline.

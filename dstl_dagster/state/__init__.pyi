@@ -18,7 +18,7 @@ from dstl_dagster.state.fold import (
 )
 from dstl_dagster.state.frames import as_table as as_table
 from dstl_dagster.state.grouped_rows import GroupedRows as GroupedRows, Piece as Piece
-from dstl_dagster.state.hashing import (
+from dstl_dagster.state.key_group_hash import (
     SPREAD as SPREAD,
     group_of_hashes as group_of_hashes,
     key_group_of as key_group_of,

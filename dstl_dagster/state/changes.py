@@ -23,7 +23,7 @@ import pyarrow.types as pt
 from dstl_dagster.errors import ErrorKind, FormatError, InternalError, InvalidInputError
 from dstl_dagster.format import META_KEY_GROUP
 from dstl_dagster.format.changelog_file.change_set_parts import slices_of
-from dstl_dagster.state.hashing import key_hashes
+from dstl_dagster.state.key_group_hash import key_hashes
 from dstl_dagster.state.keys import refuse_repeated_keys
 from dstl_dagster.state.pieces import cut
 from dstl_dagster.state.schema import StateSchema
@@ -76,7 +76,7 @@ def encode_changes(
         rows: columns by name; a column of the schema that is missing becomes null.
         key_groups: of each row, 0 to `max_parallelism` - 1.
         deleted: the rows that are tombstones (null: no). Only their key is stored.
-        hashes: of the rows' keys (`hashing.key_hashes`), if the caller already has them.
+        hashes: of the rows' keys (`key_group_hash.key_hashes`), if the caller already has them.
 
     Raises: InvalidInputError: a key that occurs twice (kind `duplicate_key`), a key group out of range, a
     column that is not in the schema, a value that does not fit its type, more than 2 GiB at once.
@@ -272,7 +272,7 @@ class ChangeEncoder:
     ) -> EncodedChanges | None:
         """Add rows, as for `encode_changes`; returns a chunk of changes once it is full.
 
-        `hashes`: of the rows' keys (`hashing.key_hashes`), if the caller already has them.
+        `hashes`: of the rows' keys (`key_group_hash.key_hashes`), if the caller already has them.
         """
         chunk = _Chunk.of(self._schema, rows, key_groups, deleted)
         keys = _Chunk(chunk.wire.select(list(self._schema.key_columns)), chunk.groups)

@@ -1,7 +1,7 @@
 """Rows by their key groups, some whole key groups at a time.
 
-Owns how many rows are handed over together, and which. Does not own the key group of a key (`hashing`), or
-what the rows are for.
+Owns how many rows are handed over together, and which. Does not own the key group of a key
+(`key_group_hash`), or what the rows are for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dstl_dagster.format import KeyGroupRange, ranges_of_tasks
-from dstl_dagster.state.hashing import group_of_hashes, key_hashes
+from dstl_dagster.state.key_group_hash import group_of_hashes, key_hashes
 from dstl_dagster.state.pieces import cut
 from dstl_dagster.state.schema import StateSchema
 

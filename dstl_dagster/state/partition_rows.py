@@ -25,7 +25,7 @@ import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange, merged_ranges
-from dstl_dagster.state.hashing import key_groups_of_partitions
+from dstl_dagster.state.key_group_hash import key_groups_of_partitions
 from dstl_dagster.state.schema import StateSchema
 
 Places = npt.NDArray[np.int64]

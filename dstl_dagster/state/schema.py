@@ -54,7 +54,7 @@ class StateSchema:
         max_parallelism: number of key groups, 1 to 32,768. Frozen, like the key columns and their types.
         column_ids: which column a name denotes, once columns were dropped or renamed.
         partition_columns: key columns by whose values rows are read and replaced: rows with the same ones are
-            in a few key groups (`hashing`). Empty: there are none. Frozen.
+            in a few key groups (`key_group_hash`). Empty: there are none. Frozen.
     """
 
     columns: pa.Schema

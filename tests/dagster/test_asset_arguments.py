@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from dstl_dagster import build_checkpoint_sensor, build_state_asset, checkpoint_asset_specs
-from dstl_dagster.orchestration.yaml.component_fields import condition_at
+from dstl_dagster.orchestration.yaml.field_values import condition_at
 from tests.dagster.days import AT_ONCE, DAYS, JOB, build_update, by_region
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import dstl_dagster as dstl
 from dstl_dagster.keyed import write_rows
 from dstl_dagster.orchestration.define.targets import _KNOWN as METADATA
 from dstl_dagster.orchestration.yaml.asset_component import EXAMPLE
-from dstl_dagster.orchestration.yaml.component_fields import condition_at
+from dstl_dagster.orchestration.yaml.field_values import condition_at
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import open_store
 from tests.dagster.test_component import PROJECT, dg_commands

@@ -16,10 +16,10 @@ import pytest
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.format.key_groups import merged_ranges
+from dstl_dagster.format.key_group_ranges import merged_ranges
 from dstl_dagster.jobs import write_frame
 from dstl_dagster.keyed.read import lookup
-from dstl_dagster.state import StateSchema, hashing, key_group_of
+from dstl_dagster.state import StateSchema, key_group_hash, key_group_of
 from dstl_dagster.storage import MemoryObjectStore
 
 COLUMNS = pa.schema({"part": pa.string(), "number": pa.int64(), "value": pa.string()})
@@ -37,7 +37,7 @@ class Parts:
         partitions = pa.table({"part": pa.array(sorted(self.names, key=str), pa.string())})
         if schema.partition_columns != self.partition_columns:
             return None
-        return merged_ranges(hashing.key_groups_of_partitions(partitions, schema))
+        return merged_ranges(key_group_hash.key_groups_of_partitions(partitions, schema))
 
     def holds(self, rows: pa.Table) -> pa.BooleanArray:
         return pa.array([value in self.names for value in rows.column("part").to_pylist()], pa.bool_())
@@ -145,7 +145,7 @@ def test_rows_that_are_looked_for_elsewhere_are_found_out(monkeypatch: pytest.Mo
         keys = partitions.append_column("number", pa.nulls(len(partitions), pa.int64()))
         return {*key_group_of(keys, replace(schema, partition_columns=())).tolist()}
 
-    for reader in (hashing, lookup):
+    for reader in (key_group_hash, lookup):
         with monkeypatch.context() as broken:
             broken.setattr(reader, "key_groups_of_partitions", by_all_keys)
             assert any(wrong(seed, groups=1024) for seed in range(3))

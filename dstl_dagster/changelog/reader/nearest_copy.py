@@ -15,7 +15,7 @@ from dstl_dagster.concurrency import Submit
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format.changelog_file.change_set_codec import DecodedChangeSet
 from dstl_dagster.format.changelog_file.reader import ChangelogFileReader, ReadFooter
-from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.key_group_ranges import KeyGroupRange
 from dstl_dagster.storage import RangeReader
 
 _logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from dstl_dagster.format.changelog_file.change_set_parts import SoughtKeys
 from dstl_dagster.format.handles import ChangelogStateHandle, StreamStateHandle
-from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.key_group_ranges import KeyGroupRange
 
 WHOLE_FILE_BYTES: Final = 8 << 20
 """Up to this size one request fetches the file: 8 MiB take about two round trips to transfer, and a file's

@@ -40,7 +40,7 @@ from dstl_dagster.format.handles import (
     LocalStateHandle,
     StreamStateHandle,
 )
-from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.key_group_ranges import KeyGroupRange
 from dstl_dagster.storage import FileRanges, ObjectStore, RangeReader
 
 _MAX_BATCH_BYTES: Final = 1 << 30

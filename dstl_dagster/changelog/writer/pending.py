@@ -18,7 +18,7 @@ from dstl_dagster.format.changes import (
     payload_bytes,
     value_offsets,
 )
-from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.key_group_ranges import KeyGroupRange
 
 SMALLEST_PIECE_BYTES: Final = 16 << 20
 """Of a batch: each piece becomes a change set, often a file. Cut at 5 MB, a million changes of 1,000 B took

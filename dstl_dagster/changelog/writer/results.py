@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from dstl_dagster.format.handles import ChangelogStateHandle, SnapshotResult, StreamStateHandle
-from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.key_group_ranges import KeyGroupRange
 from dstl_dagster.format.sequence import SequenceNumber, SequenceNumberRange
 from dstl_dagster.futures import MailboxFuture
 from dstl_dagster.upload import UploadResult

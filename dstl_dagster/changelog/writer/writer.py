@@ -47,7 +47,7 @@ from dstl_dagster.errors import (
 )
 from dstl_dagster.format.changes import MAX_CHANGE_BYTES, META_KEY_GROUP, StateChangeSet, checked_change
 from dstl_dagster.format.handles import ChangelogStateHandle, SnapshotResult
-from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.key_group_ranges import KeyGroupRange
 from dstl_dagster.format.sequence import MAX_SEQUENCE_NUMBER, SequenceNumber, SequenceNumberRange
 from dstl_dagster.futures import MailboxExecutor, MailboxFuture, TaskMailbox
 from dstl_dagster.registry import LocalChangelogRegistry, TaskChangelogRegistry

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dstl_dagster.format.changelog_file.change_set_codec import LENGTH_BYTES, ChangeSetLayout
 from dstl_dagster.format.changelog_file.footer import Frames
 from dstl_dagster.format.changes import META_KEY_GROUP
-from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.key_group_ranges import KeyGroupRange
 
 Int64s = npt.NDArray[np.int64]
 

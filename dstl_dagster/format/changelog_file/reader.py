@@ -52,7 +52,7 @@ from dstl_dagster.format.changelog_file.footer import (
     decode_trailer,
 )
 from dstl_dagster.format.crc32c import crc32c
-from dstl_dagster.format.key_groups import KeyGroupRange
+from dstl_dagster.format.key_group_ranges import KeyGroupRange
 
 if TYPE_CHECKING:
     from dstl_dagster.storage import RangeReader

@@ -23,7 +23,7 @@ from dstl_dagster.orchestration.yaml.component import (
     ScaffoldParams,
     scaffold_with_fields,
 )
-from dstl_dagster.orchestration.yaml.component_fields import (
+from dstl_dagster.orchestration.yaml.field_values import (
     Option,
     TtlFields,
     as_text,

@@ -23,7 +23,7 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.operate.maintenance import build_maintenance
 from dstl_dagster.orchestration.watch.checks import DEFAULT_MAX_AGE, build_checkpoint_checks, parse_limits
 from dstl_dagster.orchestration.watch.sensors import build_abort_sensors, build_checkpoint_sensor
-from dstl_dagster.orchestration.yaml.component_fields import (
+from dstl_dagster.orchestration.yaml.field_values import (
     DownstreamFields,
     Fields,
     Option,

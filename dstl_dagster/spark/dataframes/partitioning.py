@@ -1,7 +1,7 @@
 """Rows by key group, in Spark.
 
 Owns the expressions for a key's group and a group's task, and the shuffle by them. Does not own the hash:
-it is Spark's, and `state.hashing` computes the same one.
+it is Spark's, and `state.key_group_hash` computes the same one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dstl_dagster.state import DEFAULT_MAX_PARALLELISM, SPREAD, StateSchema
 
 
 def key_group_of_columns(columns: Mapping[str, str], schema: StateSchema) -> str:
-    """The key group of a row, as `state.hashing` says, in SQL. `columns`: SQL expressions by key column."""
+    """The key group of a row, as in `state.key_group_hash`, in SQL. `columns`: expressions by key column."""
     count = schema.max_parallelism
     keys, within = (
         f"hash({', '.join(columns[name] for name in names)})"

@@ -14,10 +14,10 @@ import pytest
 import dstl_dagster
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.format.key_groups import merged_ranges
+from dstl_dagster.format.key_group_ranges import merged_ranges
 from dstl_dagster.keyed.read.lookup import key_groups_of_filters
 from dstl_dagster.state import StateSchema, key_group_of
-from dstl_dagster.state.hashing import SPREAD
+from dstl_dagster.state.key_group_hash import SPREAD
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore
 
 TAILS = [f"N{number:03d}" for number in range(60)]

@@ -17,7 +17,7 @@ import pytest
 from dstl_dagster.checkpoint import Attempt, OperatorReport
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
-from dstl_dagster.format.key_groups import ranges_of_tasks
+from dstl_dagster.format.key_group_ranges import ranges_of_tasks
 from dstl_dagster.keyed import SharedFiles, StateAt, small_from_outcome
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask, WriteStateTask

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format.key_groups import range_of_task, ranges_of_tasks
+from dstl_dagster.format.key_group_ranges import range_of_task, ranges_of_tasks
 
 
 @given(data=st.data(), max_parallelism=st.integers(1, 2**15))

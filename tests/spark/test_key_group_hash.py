@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from dstl_dagster.spark.dataframes.partitioning import key_group_of_columns
 from dstl_dagster.state import StateSchema, key_group_of
-from dstl_dagster.state.hashing import hash_columns
+from dstl_dagster.state.key_group_hash import hash_columns
 
 pytestmark = pytest.mark.spark
 

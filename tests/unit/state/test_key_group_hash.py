@@ -12,8 +12,8 @@ import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.state import StateSchema, key_group_of
-from dstl_dagster.state import hashing as hashing_module
-from dstl_dagster.state.hashing import hash_columns
+from dstl_dagster.state import key_group_hash as key_group_hash_module
+from dstl_dagster.state.key_group_hash import hash_columns
 
 WIDE = pa.decimal128(38, 0)
 SPARKS: list[tuple[pa.DataType, Any, int]] = [
@@ -70,9 +70,9 @@ def test_unsigned_tails_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     class Unsigned(np.ndarray):  # type: ignore[type-arg] # a stand-in of the test
         view = unsigned
 
-    right = hashing_module._hash_texts
+    right = key_group_hash_module._hash_texts
     monkeypatch.setattr(
-        hashing_module,
+        key_group_hash_module,
         "_hash_texts",
         lambda payload, *rest: right(np.asarray(payload).view(Unsigned), *rest),
     )

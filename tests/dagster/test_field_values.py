@@ -20,7 +20,7 @@ import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.components import CheckpointedAssetComponent, CheckpointLineageComponent
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.orchestration.yaml.component_fields import (
+from dstl_dagster.orchestration.yaml.field_values import (
     DownstreamFields,
     PartitionsFields,
     RetryFields,
@@ -292,7 +292,7 @@ def test_two_assets_in_two_stores_run_beside_each_other(
         assert done.committed
 
 
-PLAIN = "tests.dagster.test_component_fields:rows"
+PLAIN = "tests.dagster.test_field_values:rows"
 YAML = """\
 job: orders
 store: file:///not/there
@@ -461,7 +461,7 @@ type: dstl_dagster.components.CheckpointedAssetComponent
 attributes:
   job: orders
   store: file:///not/there
-  function: tests.dagster.test_component_fields:rows
+  function: tests.dagster.test_field_values:rows
   keys: [customer]
   state_schema: customer STRING, n INT, d DECIMAL(3,1), `a, b` MAP<INT, INT> COMMENT 'c, d', seen DATE
   update: {n: "coalesce(old.n, 0) + 1", d: "old.`a, b`[1]", seen: "'(' || old_.x /* it's */ || r'\\\\' --'"}
