@@ -7,7 +7,8 @@
 
 peers     10,000 upserts against the size of the state, and reading all rows against the upserts before: this
           package, the table as Parquet written anew, and each peer that is installed, in turns
-levels    bytes and CPU of a checkpoint against the size of the state, of keys that repeat and of spread ones
+levels    bytes and CPU of a checkpoint against the size of the state, of keys that repeat and of spread ones;
+          one partition of a table beside a Parquet file of its own
 commit    a commit against the number of components, each answer 50 ms late; beside it, Flink's algorithm
 history   requests of a new process, and names that it lists, against the number of checkpoints before it
 spark     a micro-batch against the number of keys, beside Spark's state store; files, beside its file sink
@@ -37,6 +38,7 @@ from folders import fresh_folder
 from levels import measure
 from recoverable import ANSWER_SECONDS, measure_commits
 from results_page import Curve, Plot, Point, draw, page_of, with_quotes
+from table_partition import measure_partition
 
 from dstl_dagster.checkpoint import materialize
 from dstl_dagster.keyed import KeyedState
@@ -95,6 +97,27 @@ def levels(quick: bool) -> Iterator[Plot]:
     sizes, checkpoints = ([10**5], 10) if quick else ([10**5, 10**6, 10**7], 200)
     found = {kind: [measure(kind, size, checkpoints) for size in sizes] for kind in ("same", "spread")}
     yield from plots_of_levels(found)
+    yield partitions((20,) if quick else (100, 1_000), 1_000 if quick else 10_000, 1 if quick else 9)
+
+
+def partitions(counts: Sequence[int], row_count: int, rounds: int) -> Plot:
+    """One of so many, each of so many rows."""
+    found = {each: measure_partition(each, row_count, rounds) for each in counts}
+    names = {"ours": "dstl-dagster", "Parquet": "a Parquet file for each partition"}
+    curves = [
+        Curve(
+            f"{act}: {name}",
+            [Point(each, [run.seconds for run in runs[f"{act}, {who}"]]) for each, runs in found.items()],
+        )
+        for act in ("load", "replace")
+        for who, name in names.items()
+    ]
+    told = (
+        f"{conditions('pyarrow')}; in turns, not synced, runs merged. Of a load of ours most is planning "
+        "and opening; a replacement of ours is a whole checkpoint."
+    )
+    title = f"One partition of {row_count:,} rows in a table"
+    return Plot("results-partition", title, "partitions of the table", "seconds", curves, told)
 
 
 def plots_of_levels(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Plot]:

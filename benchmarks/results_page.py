@@ -24,6 +24,7 @@ FILES: Final = (
     "results-log",
     "results-levels-bytes",
     "results-levels-seconds",
+    "results-partition",
     "results-commit",
     "results-history",
     "results-stream-seconds",
