@@ -49,8 +49,8 @@ def test_a_wrong_option_is_named(options: dict[str, str], reason: str) -> None:
         ("maxFilesPerTrigger", "maxCheckpointsPerTrigger"),
         ("maxBytesPerTrigger", "maxCheckpointsPerTrigger"),
         ("startingTimestamp", "startingCheckpoint"),
-        ("ignoreDeletes", "tells deletes as rows"),
-        ("skipChangeCommits", "tells changes as rows"),
+        ("ignoreDeletes", "has deletes as rows"),
+        ("skipChangeCommits", "has changes as rows"),
         ("inferSchema", "a state has its columns"),
     ],
 )
