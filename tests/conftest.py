@@ -30,8 +30,8 @@ profiles.register()
 os.environ["DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"] = "true"
 
 _PROCESSES = 4
-"""On two cores too: tests wait, for daemons, browsers and buckets far away. Four leave 7 % idle. Not more: each
-imports and collects all tests, for 9 s of CPU, and JVMs and Dagster's daemons want cores beside them."""
+"""On two cores too: tests wait, for daemons, browsers and buckets far away. Four leave 7 % idle. Not more:
+each imports and collects all tests, for 9 s of CPU, and JVMs and Dagster's daemons want cores beside them."""
 
 _LONGEST_FIRST = ("spark", "process", "gcs", "ui", "dagster", "simulation", "docs", "property", "contract")
 """Folders by the longest of their tests; a group of tests is one, and Spark's two are the longest of all. The
