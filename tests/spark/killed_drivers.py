@@ -24,14 +24,9 @@ from dstl_dagster.orchestration.inject.resources import SparkSessionResource
 
 JOB = "killed"
 FOLDER, TOKEN = "DSTL_KILLED_FOLDER", "dstl/killed"
-LEAN = {
-    "spark.driver.memory": "512m",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.driver.defaultJavaOptions": (
-        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions "
-        "-XX:-BytecodeVerificationRemote"
-    ),
-}
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 _PATIENCE_SECONDS = 120.0
 
 if __name__ != "__main__":
@@ -66,13 +61,19 @@ def write_day(
 
 
 def day() -> dg.JobDefinition:
-    """The five steps in one process: it is the JVM that dies."""
+    """The five steps in one process: it is the JVM that dies, and so removes none of its temporary files."""
+    folder = Path(os.environ[FOLDER])
+    lean = {
+        "spark.driver.memory": "512m",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.driver.defaultJavaOptions": f"{JAVA_OPTIONS} -Djava.io.tmpdir={folder}",
+    }
     return build_checkpoint_job(
         "day",
         write_day,
         resource_defs={
-            "changelog": ChangelogStorageResource(uri=(Path(os.environ[FOLDER]) / "store").as_uri()),
-            "spark": SparkSessionResource(conf=LEAN),
+            "changelog": ChangelogStorageResource(uri=(folder / "store").as_uri()),
+            "spark": SparkSessionResource(conf=lean),
         },
         executor_def=dg.in_process_executor,
     )
