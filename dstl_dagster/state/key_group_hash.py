@@ -9,8 +9,8 @@ a word. Columns are hashed in order, each hash the seed of the next; a null leav
 hash depends on the type: int 5 and bigint 5 differ.
 
 The key group of a key is its hash, modulo their number. In a state with partition columns it is that of the
-hash of these, and up to `SPREAD` - 1 equal steps around all key groups further by the key's own hash: so a
-partition is in few key groups, and yet in those of several tasks.
+hash of these, or by the key's own hash one of the `SPREAD` - 1 that follow, around the end: so a partition is
+in few key groups, and a large one is merged in several pieces.
 """
 
 from __future__ import annotations

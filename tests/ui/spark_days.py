@@ -10,22 +10,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import dagster as dg
-from pyspark.sql import SparkSession
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.keyed import load_report
-from dstl_dagster.spark import CheckpointBatch, local_session, stop_session
+from dstl_dagster.spark import CheckpointBatch
 from dstl_dagster.storage import open_store
 from dstl_flights import source
 from dstl_flights.assets import (
     JOB,
-    SHORT_SESSION,
     SOURCE,
     build_definitions,
     reports_of,
 )
 from dstl_flights.day import write_day
-from dstl_flights.runs import StepEvent, instance_in, run_day
+from dstl_flights.runs import StepEvent, instance_in, run_day, spark_session
 from tests.ui.flights_days import IN_DAGSTER, OUTSIDE, RETRIED, UNTIL, run_of
 
 __all__ = [
@@ -48,23 +46,13 @@ def make_folder(folder: Path) -> None:
     """As `flights_days.make_folder`: four days, a retried step in the last, the checks."""
     inbox = folder / "source"
     (folder / "store").mkdir(parents=True, exist_ok=True)
-    with instance_in(folder) as instance, _session():
+    with instance_in(folder) as instance, spark_session():
         for day in IN_DAGSTER:
             with _late(source.day_csv(inbox, day)) if day == RETRIED else _in_time() as seen:
                 ended = run_day(instance, day, on_event=seen)
             assert ended.success, ended.failure
         checks = build_definitions().resolve_job_def("nyc_flights_checks")
         assert checks.execute_in_process(instance=instance).success
-
-
-@contextlib.contextmanager
-def _session() -> Iterator[SparkSession]:
-    """One Spark for all days, as in `dstl demo`."""
-    spark = local_session("nyc-flights", cores=2, conf=SHORT_SESSION)
-    try:
-        yield spark
-    finally:
-        stop_session(spark)
 
 
 @contextlib.contextmanager
@@ -89,7 +77,7 @@ def make_outside(folder: Path) -> None:
     """The update of the example in a program of its own: nothing tells Dagster of it."""
     store = (folder / "store").as_uri()
     coordinator = CheckpointCoordinator(JOB.job, open_store(store), owner="spark-submit")
-    with _session() as session, CheckpointBatch(coordinator, idempotency_key=OUTSIDE) as batch:
+    with spark_session() as session, CheckpointBatch(coordinator, idempotency_key=OUTSIDE) as batch:
         batch.move_position(SOURCE, UNTIL)
         csv = source.day_csv(folder / "source", OUTSIDE)
         write_day(batch, source.read_day(session, csv, OUTSIDE), f"{reports_of(store)}/{OUTSIDE}")
