@@ -116,7 +116,7 @@ def missing_object(
         view = timeline.tail()
         entry = view.checkpoints.get(checkpoint_id)
         is_other = not view.slot or (attempt is not None and not _knows(view, entry, attempt))
-        timeline.while_it_is_there(lambda: None)  # a drop deletes the first record before the others
+        timeline.refuse_if_gone()  # a drop deletes the first record before the others
     except DstlError as error:
         if error.kind == ErrorKind.JOB_GONE:
             return NotFoundError(is_gone, kind=ErrorKind.JOB_GONE)

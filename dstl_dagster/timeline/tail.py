@@ -124,7 +124,7 @@ class TailReader:
         has now, empty if it has none. One request.
         """
         try:
-            root = decode_record(self._store.get(self.names.root_slot), 1, self.names.root_slot)
+            root = _decoded(self._store.get(self.names.root_slot), 1, self.names.root_slot)
         except NotFoundError:
             return ""
         now = timeline_id_of(root)
@@ -304,7 +304,7 @@ def _copy(stat: ObjectStat, slot: int) -> TimelineRecord | None:
 
 @lru_cache(maxsize=256)
 def _decoded(payload: bytes, slot: int, name: str) -> TimelineRecord:
-    """A process lists the same tail again for each decision. Records never change, and a copy is short."""
+    """A process reads the first record, or lists the same tail, for each decision. They never change."""
     return decode_record(payload, slot, name)
 
 

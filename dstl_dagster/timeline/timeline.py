@@ -10,9 +10,10 @@ won. Otherwise the decision is made again from the new tail, or dropped.
 
 A job may be dropped, and its store emptied or replaced, while a process has its timeline in memory. The names
 of slots carry the timeline's id, so what such a process still appends is no other timeline's. Beside each
-record that it creates, and each look for new ones, it reads the first slot: if that is not its own timeline's
-any more, it takes its record back and says so. A drop deletes the first slot, waits for `DROP_WAIT_SECONDS`,
-and only then deletes others; an answer that took longer than half of that is asked for once more.
+record that it creates, and each look that no record follows, it reads the first slot: if that is not its own
+timeline's any more, it takes its record back and says so. A drop deletes the first slot, waits for
+`DROP_WAIT_SECONDS`, and only then deletes others; an answer that took longer than half of that is asked for
+once more.
 
 Every `snapshot_interval` records, the writer that appended the last one adds a snapshot. It is a record like
 any other: it competes for its slot, and holds what every reader would have folded up to there. After a record
@@ -171,11 +172,19 @@ class Timeline:
         """
         with self._lock:
             if self._view is None:
+                return self.tail_to_append(even_lost=even_lost)
+            return self.while_it_is_there(self.tail_to_append)
+
+    def tail_to_append(self, *, even_lost: bool = False) -> TimelineView:
+        """As `tail`, but a timeline that is gone may go unnoticed: for a caller that creates an object next,
+        `while_it_is_there`. One request less.
+        """
+        with self._lock:
+            if self._view is None:
                 compared = self._begin is None and not even_lost
                 self._view = self._first_look(self._manifests if compared else list)
             else:
-                behind = self._walked(self._view.slot)
-                self._view = self._folded(self._view, self.while_it_is_there(lambda: [*behind]))
+                self._view = self._folded(self._view, self._walked(self._view.slot))
             return self._view
 
     def _first_look(self, manifests: Callable[[], list[ObjectStat]]) -> TimelineView:
@@ -314,16 +323,20 @@ class Timeline:
         for round_number in range(_MAX_ROUNDS):
             seen = from_seen and round_number == 0
             with self._lock:
-                view = self.seen() if seen else self.tail()
-                if request_id is not None and view.answer(request_id) is not None:
-                    return None
+                reads_on = self.was_read and not seen
+                view = self.tail_to_append() if reads_on else self.seen()
                 try:
-                    record = rule(view)
+                    is_answered = request_id is not None and view.answer(request_id) is not None
+                    record = None if is_answered else rule(view)
                 except DstlError:
                     if seen:
                         continue
+                    if reads_on:
+                        self.refuse_if_gone()
                     raise
                 if record is None:
+                    if reads_on:
+                        self.refuse_if_gone()
                     return None
                 try:
                     record = dataclasses.replace(record, decision_id=decision_id)
@@ -437,6 +450,10 @@ class Timeline:
             f"or the store was emptied or replaced{begun}. Nothing was changed; start again",
             kind=ErrorKind.JOB_GONE,
         )
+
+    def refuse_if_gone(self) -> None:
+        """Raises: NotFoundError (kind `job_gone`) if the timeline that this object has read is not there."""
+        self.while_it_is_there(lambda: None)
 
     def _take_back(self, name: str) -> None:
         try:

@@ -60,7 +60,7 @@ def record(
     job.timeline.start_at(attempt)
 
     def parent_if_open() -> Checkpoint | None:
-        view = job.timeline.tail()
+        view = job.timeline.tail_to_append()
         decisions.require_open(view, attempt)
         on = attempt.builds_on
         return parent or (None if on is None else job.checkpoint(view, on, job.recorded_of(view, on)))

@@ -42,6 +42,7 @@ def store() -> MemoryObjectStore:
 def test_a_copy_is_decoded_once(store, monkeypatch):
     """However often a process lists the tail, and however many timelines it has."""
     decoded = []
+    tail._decoded.cache_clear()
     decode = tail.decode_record
     monkeypatch.setattr(tail, "decode_record", lambda *given: decoded.append(given) or decode(*given))
     for _ in range(4):
