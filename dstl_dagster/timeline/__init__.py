@@ -1,4 +1,4 @@
-"""The decisions about a job: numbered records, the race for the next slot, and the records folded to a view.
+"""The decisions about a job: numbered records, the race for the next slot, and the view that they add up to.
 
 Owns whether something may happen now (`decisions`), and the decisions made. Does not own manifests, state
 or files: a record only names them.

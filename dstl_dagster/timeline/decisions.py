@@ -1,7 +1,8 @@
 """The rules: which record may come next. Pure functions from a view of the timeline to a record.
 
-Owns every rule about an owner's steps, and the words of a refusal. Does not own the race for the slot
-(`Timeline.decide`), which calls a rule again from the new tail whenever a rival wins the slot. Each function
+Owns every rule about an owner's steps but those that stop a zombie (`fencing`), and the words of a refusal.
+Does not own the race for the slot (`Timeline.decide`), which calls a rule again from the new tail whenever a
+rival wins the slot. Each function
 returns the record to append, or `None` if the decision has already been made (so that every step may run any
 number of times), or raises.
 """
@@ -14,6 +15,7 @@ from datetime import datetime
 from itertools import pairwise
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
+from dstl_dagster.timeline import fencing
 from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
 from dstl_dagster.timeline.records import (
     Aborted,
@@ -33,29 +35,7 @@ from dstl_dagster.timeline.records import (
 )
 from dstl_dagster.timeline.view import CheckpointEntry, Ending, TimelineView
 
-# ---- which attempt may be open; a zombie ends at `require_open` ----
-
-
-def to_fence(view: TimelineView, owner: str, take_over: bool | uuid.UUID) -> Fenced | None:
-    """Step 1, first half: fence the open attempt; `None` if there is none.
-
-    An owner may always fence its own attempt (it crashed and came back), another's only with `take_over`: any
-    (`True`), or the one with this id, because the caller knows its owner to be dead.
-
-    Raises: ConflictError (kind `attempt_open`).
-    """
-    rival = view.open_attempt
-    if rival is None:
-        return None
-    if rival.owner != owner and take_over is not True and take_over != rival.attempt:
-        raise ConflictError(
-            f"checkpoint {rival.checkpoint_id} is being made by attempt {rival.attempt} of {rival.owner!r} "
-            f"(since {rival.recorded_at:%Y-%m-%d %H:%M:%S} UTC). Wait for it or, if it is dead, "
-            "end it with `dstl checkpoints abort`, or take over: trigger with take_over=True, or in Dagster "
-            "tag the run dstl/take_over: true",
-            kind=ErrorKind.ATTEMPT_OPEN,
-        )
-    return Fenced(attempt=rival.attempt, checkpoint_id=rival.checkpoint_id, by=owner)
+# ---- which attempt may be open ----
 
 
 def to_open(
@@ -128,7 +108,7 @@ def to_begin(
     """
     attempt, rival = planned.attempt, view.open_attempt
     try:
-        require_open(view, attempt)
+        fencing.require_open(view, attempt)
     except NotFoundError:
         pass  # it was never open
     else:
@@ -139,7 +119,7 @@ def to_begin(
         raise _parent_moved(parent, attempt.parent)
     if rival is not None and rival.slot > planned.slot:
         raise _opened_meanwhile(rival)
-    return to_fence(view, owner, take_over) or to_open(
+    return fencing.to_fence(view, owner, take_over) or to_open(
         view,
         attempt=attempt.attempt,
         owner=owner,
@@ -158,7 +138,7 @@ def to_abort(view: TimelineView, attempt: Attempt, reason: str) -> Aborted | Non
     fate = view.fate(attempt.attempt)
     if fate is not None and fate.ending is not Ending.SUBSUMED:
         return None
-    require_open(view, attempt)
+    fencing.require_open(view, attempt)
     return Aborted(attempt=attempt.attempt, checkpoint_id=attempt.checkpoint_id, reason=reason)
 
 
@@ -216,7 +196,7 @@ def to_complete(
                 "abandoned it since: start again from step 1"
             )
         return None
-    require_open(view, attempt)
+    fencing.require_open(view, attempt)
     last = view.last_completed
     parent = None if last is None else last.checkpoint_id
     if parent != attempt.parent:
@@ -406,45 +386,6 @@ def _refuse_moved(view: TimelineView, expected_last: int) -> None:
 
 
 # ---- conditions that several rules require ----
-
-
-def require_open(view: TimelineView, attempt: Attempt) -> None:
-    """Steps 2 to 4 may proceed only while the attempt is the open one.
-
-    Raises: FencedError (it was aborted, taken over, or ended by a restore), NotFoundError (it never belonged
-    to this job), ConflictError (kind `already_completed`).
-    """
-    if view.open_attempt is not None and view.open_attempt.attempt == attempt.attempt:
-        return
-    fate = view.fate(attempt.attempt)
-    if fate is not None and fate.ending is not Ending.SUBSUMED:
-        how = {
-            Ending.ABORTED: f"aborted ({fate.note})",
-            Ending.FENCED: f"taken over by {fate.note!r}",
-            Ending.RESTORED: f"ended by a restore of {fate.note!r}",
-        }[fate.ending]
-        raise FencedError(
-            f"attempt {attempt.attempt} on checkpoint {attempt.checkpoint_id} was {how} in slot "
-            f"{fate.slot}: nothing it wrote can be published. Start again from step 1"
-        )
-    done = view.completed_by(attempt.attempt, attempt.checkpoint_id)
-    if done is not None or fate is not None:
-        raise ConflictError(
-            f"attempt {attempt.attempt} already completed checkpoint {attempt.checkpoint_id}",
-            kind=ErrorKind.ALREADY_COMPLETED,
-        )
-    if attempt.timeline not in ("", view.timeline_id):
-        begun = "another job of that name has begun since"
-        if not view.slot:
-            begun = "nothing of it is here, or this is another store"
-        raise NotFoundError(
-            f"attempt {attempt.attempt} is of a job {attempt.job!r} that is gone: it was dropped, or its "
-            f"store was emptied or replaced; {begun}. Start again from step 1",
-            kind=ErrorKind.JOB_GONE,
-        )
-    raise NotFoundError(
-        f"attempt {attempt.attempt} is not on the timeline of job {attempt.job!r}: wrong job or wrong store?"
-    )
 
 
 def entry_of(view: TimelineView, checkpoint_id: int) -> CheckpointEntry:

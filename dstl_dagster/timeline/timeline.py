@@ -16,7 +16,7 @@ timeline's any more, it takes its record back and says so. A drop deletes the fi
 once more.
 
 Every `snapshot_interval` records, the writer that appended the last one adds a snapshot. It is a record like
-any other: it competes for its slot, and holds what every reader would have folded up to there. After a record
+any other: it competes for its slot, and holds what every record before it adds up to. After a record
 of steps 1, 5 and 6, for which a checkpoint is waited for, it may be a little late: another one may come.
 """
 
@@ -184,7 +184,7 @@ class Timeline:
                 compared = self._begin is None and not even_lost
                 self._view = self._first_look(self._manifests if compared else list)
             else:
-                self._view = self._folded(self._view, self._walked(self._view.slot))
+                self._view = self._replayed(self._view, self._walked(self._view.slot))
             return self._view
 
     def _first_look(self, manifests: Callable[[], list[ObjectStat]]) -> TimelineView:
@@ -192,11 +192,11 @@ class Timeline:
         records = partial(self._tail_reader.records, self._begin)
         found, there = both(records, manifests, self._threads)
         known = self.names.timeline if found else ""  # an attempt may have named one that is gone
-        view = self._folded(TimelineView(timeline_id=known, archive=self._archive), found)
+        view = self._replayed(TimelineView(timeline_id=known, archive=self._archive), found)
         if unexplained_manifests(self.names, there, view, self._threads):
             # By now other records may be there, or others' manifests gone.
             there = manifests()
-            view = self._folded(view, self._walked(view.slot))
+            view = self._replayed(view, self._walked(view.slot))
             names = unexplained_manifests(self.names, there, view, self._threads)
             if names:
                 because = f"{names[0]} is of an attempt that the timeline does not know"
@@ -207,7 +207,7 @@ class Timeline:
     def _manifests(self) -> list[ObjectStat]:
         return [*self._store.list(self.names.manifests_prefix)]
 
-    def _folded(self, view: TimelineView, records: Iterable[TimelineRecord]) -> TimelineView:
+    def _replayed(self, view: TimelineView, records: Iterable[TimelineRecord]) -> TimelineView:
         for record in records:
             view = next_view(view, record, self._known)
         return view

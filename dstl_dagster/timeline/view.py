@@ -1,6 +1,6 @@
-"""A timeline's records, folded: the value, and queries on it.
+"""What a timeline's records add up to: the value, and queries on it.
 
-Owns the queries. Does not own folding (`replay`), which record may come next (`decisions`), or reading
+Owns the queries. Does not own replaying (`replay`), which record may come next (`decisions`), or reading
 and writing records (`timeline`).
 
 What a snapshot record leaves out (ended attempts, applied batches, answered requests) is in the archive,
@@ -114,7 +114,7 @@ class EmptyArchive:
 
 @dataclass(frozen=True)
 class TimelineView:
-    """All records up to and including `slot` (0: none), folded.
+    """All records up to and including `slot` (0: none), replayed.
 
     Attributes:
         slot: the last record's slot.

@@ -30,6 +30,7 @@ from dstl_dagster.timeline import (
     Timeline,
     TimelineView,
     decisions,
+    fencing,
 )
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.snapshot import view_to_plain
@@ -107,7 +108,7 @@ def clean_up_does_not_decide_again_after_412(monkeypatch):
 @caught_by("take-over", "(opened): another attempt is open")
 def take_over_without_fence(monkeypatch):
     original = decisions.to_open
-    monkeypatch.setattr(decisions, "to_fence", lambda view, owner, take_over: None)
+    monkeypatch.setattr(fencing, "to_fence", lambda view, owner, take_over: None)
     monkeypatch.setattr(
         decisions,
         "to_open",
@@ -117,8 +118,8 @@ def take_over_without_fence(monkeypatch):
 
 @caught_by("take-over:0:4:crash_before", "cannot be done: checkpoint 1 is being made by attempt")
 def owner_may_not_fence_its_own_attempt(monkeypatch):
-    original = decisions.to_fence
-    monkeypatch.setattr(decisions, "to_fence", lambda view, owner, take_over: original(view, "", take_over))
+    original = fencing.to_fence
+    monkeypatch.setattr(fencing, "to_fence", lambda view, owner, take_over: original(view, "", take_over))
 
 
 @caught_by("blocked-replace:7:25:pause", "(completed): the attempt is not the open one")
@@ -191,7 +192,7 @@ def foreign_object_is_touched_before_resolved(monkeypatch):
     monkeypatch.setattr(CheckpointCoordinator, "resolve", resolve_)
 
 
-@caught_by("blocked-replace:8:8:crash_late", "out/1/b of checkpoint 1 is None")
+@caught_by("blocked-replace:8:4:pause", "out/1/b of checkpoint 1 is None")
 def replace_deletes_whatever_is_there(monkeypatch):
     monkeypatch.setattr(compose_commit, "Generation", lambda generation: ANY)
 

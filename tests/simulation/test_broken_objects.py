@@ -55,7 +55,7 @@ def compose_does_not_pin_generations(monkeypatch):
     monkeypatch.setattr(commit, "Source", lambda name, generation=None: original(name))
 
 
-@caught_by("compose-commit and append after a restore:7:4:23:1", "of an abandoned checkpoint is still there")
+@caught_by("compose-commit and append after a restore:7:4:22:1", "of an abandoned checkpoint is still there")
 def intermediates_go_before_components(monkeypatch):
     def delete_sources(self: Any) -> int:
         order: list[Any] = []

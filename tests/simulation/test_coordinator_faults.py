@@ -24,7 +24,7 @@ from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SeededFaults, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.timeline import Completed, TimelineView, decisions
+from dstl_dagster.timeline import Completed, TimelineView, decisions, fencing
 from tests.doubles.interleaving import Interleaving
 
 DAYS = (1, 2)
@@ -166,15 +166,14 @@ def test_rivals_make_each_checkpoint_once(seed):
 @pytest.mark.parametrize(
     "broken",
     [
-        ("to_complete", lambda view, attempt, **said: _complete_anyway(view, attempt, **said)),
-        ("to_fence", lambda view, owner, take_over: None),
+        (decisions, "to_complete", lambda view, attempt, **said: _complete_anyway(view, attempt, **said)),
+        (fencing, "to_fence", lambda view, owner, take_over: None),
     ],
     ids=["a fenced attempt completes", "nobody fences"],
 )
 def test_rivals_find_broken_rules(monkeypatch, broken):
     """Each rule is needed: without it some seed of the rivals' test ends wrong or not at all."""
-    name, rule = broken
-    monkeypatch.setattr(decisions, name, rule)
+    monkeypatch.setattr(*broken)
     with pytest.raises((AssertionError, DstlError)):
         _all_seeds()
 

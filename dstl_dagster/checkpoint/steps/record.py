@@ -39,7 +39,7 @@ from dstl_dagster.keyed import (
     store_manifest,
 )
 from dstl_dagster.storage import OWN_RECORD, RECORD, CheckpointCost, RunningCost
-from dstl_dagster.timeline import Attempt, decisions
+from dstl_dagster.timeline import Attempt, fencing
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def record(
 
     def parent_if_open() -> Checkpoint | None:
         view = job.timeline.tail_to_append()
-        decisions.require_open(view, attempt)
+        fencing.require_open(view, attempt)
         on = attempt.builds_on
         return parent or (None if on is None else job.checkpoint(view, on, job.recorded_of(view, on)))
 

@@ -27,6 +27,7 @@ from dstl_dagster.timeline import (
     TimelineView,
     attempt_id,
     decisions,
+    fencing,
 )
 
 Check = Callable[[Checkpoint | None], None]
@@ -161,7 +162,7 @@ def _open(
     attempt = attempt_id(job.new_id(), job.timeline.seen().timeline_id)
 
     def next_record(view: TimelineView) -> Fenced | Opened:
-        return decisions.to_fence(view, owner, take_over) or decisions.to_open(
+        return fencing.to_fence(view, owner, take_over) or decisions.to_open(
             view,
             attempt=attempt,
             owner=owner,
