@@ -27,22 +27,20 @@ from dstl_dagster.timeline.records import (
     TimelineRecord,
     timeline_id_of,
 )
-from dstl_dagster.timeline.snapshot import KnownEntries, comparable, view_from_plain
+from dstl_dagster.timeline.snapshot import comparable, view_from_plain
 from dstl_dagster.timeline.view import CheckpointEntry, Ending, Fate, Retraction, TimelineView
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-def next_view(view: TimelineView, record: TimelineRecord, known: KnownEntries | None = None) -> TimelineView:
+def next_view(view: TimelineView, record: TimelineRecord) -> TimelineView:
     """The view after this record. A view of no record begins at a snapshot, in any slot.
-
-    `known`: entries that need not be decoded from a snapshot that was encoded from them.
 
     Raises: FormatError if the record cannot follow those of the view (a forged or lost slot).
     """
     if isinstance(record, Snapshot):
-        return _from_snapshot(view, record, known)
+        return _from_snapshot(view, record)
     if record.slot != view.slot + 1:
         raise FormatError(f"record of slot {record.slot} cannot follow slot {view.slot}")
     for checkpoint_id in _referenced_ids(record):
@@ -91,8 +89,8 @@ def _after(view: TimelineView, record: TimelineRecord) -> TimelineView:
     return view
 
 
-def _from_snapshot(view: TimelineView, record: Snapshot, known: KnownEntries | None) -> TimelineView:
-    stored = view_from_plain(record.view, record.slot, known)
+def _from_snapshot(view: TimelineView, record: Snapshot) -> TimelineView:
+    stored = view_from_plain(record.view, record.slot)
     stored = replace(stored, timeline_id=view.timeline_id, archive=view.archive)
     if not view.slot:
         return stored  # reading starts here: there is nothing to compare it with

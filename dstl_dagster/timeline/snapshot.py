@@ -8,7 +8,7 @@ those that may still have readers (`readable`): clean-up must know what they nee
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -22,46 +22,11 @@ from dstl_dagster.timeline.view import CheckpointEntry, Retraction, TimelineView
 R = TypeVar("R", bound=TimelineRecord)
 
 
-class KnownEntries:
-    """Caches entries with their plain form, so that a snapshot converts only what is new since the last one.
-
-    An entry is cached only after its form was decoded back to an equal entry: the form is lossless. Not
-    thread-safe.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[CheckpointEntry, dict[str, Any]]] = {}
-
-    def plain_of(self, entries: Iterable[CheckpointEntry]) -> list[dict[str, Any]]:
-        """The entries' plain forms, not to be modified. Exactly these entries are cached from now on.
-
-        Raises: FormatError for an entry that does not survive the round trip.
-        """
-        before, self._known = self._known, {}
-        for entry in entries:
-            known = before.get(entry.checkpoint_id)
-            if known is None or known[0] is not entry:
-                plain = _entry_to_plain(entry)
-                if _entry_from_plain(plain, "a snapshot") != entry:
-                    raise FormatError(f"checkpoint {entry.checkpoint_id} does not survive encoding")
-                known = entry, plain
-            self._known[entry.checkpoint_id] = known
-        return [plain for _, plain in self._known.values()]
-
-    def entry_of(self, plain: Mapping[str, Any], where: str) -> CheckpointEntry:
-        """The cached entry if `plain` is its very form (same object), else decoded. Raises: FormatError."""
-        known = self._known.get(plain["completed"]["checkpoint_id"])
-        return known[0] if known is not None and known[1] is plain else _entry_from_plain(plain, where)
-
-
-def view_to_plain(
-    view: TimelineView, readable: Collection[int] = (), known: KnownEntries | None = None
-) -> dict[str, Any]:
+def view_to_plain(view: TimelineView, readable: Collection[int] = ()) -> dict[str, Any]:
     """The part of the view that a snapshot keeps. `readable`: ids of subsumed checkpoints to keep."""
-    known = known or KnownEntries()
     return {
         "open": None if view.open_attempt is None else record_to_plain(view.open_attempt),
-        "checkpoints": known.plain_of(_kept_entries(view, readable)),
+        "checkpoints": [_entry_to_plain(each) for each in _kept_entries(view, readable)],
         "last_completed_id": view.last_completed_id,
         "replaced_id": view.replaced_id,
         "highest_id": view.highest_id,
@@ -97,12 +62,11 @@ def _kept_entries(view: TimelineView, readable: Collection[int]) -> list[Checkpo
     ]
 
 
-def view_from_plain(plain: Mapping[str, Any], slot: int, known: KnownEntries | None = None) -> TimelineView:
+def view_from_plain(plain: Mapping[str, Any], slot: int) -> TimelineView:
     """The view as of the snapshot record in `slot`. Raises: FormatError."""
     where = f"the snapshot in slot {slot}"
-    known = known or KnownEntries()
     with reading(f"{where} is not valid"):
-        entries = [known.entry_of(each, where) for each in plain["checkpoints"]]
+        entries = [_entry_from_plain(each, where) for each in plain["checkpoints"]]
         last, replaced = plain["last_completed_id"], plain["replaced_id"]
         view = TimelineView(
             slot=slot,

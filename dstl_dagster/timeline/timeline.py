@@ -59,7 +59,7 @@ from dstl_dagster.timeline.records import (
     timeline_id_of,
 )
 from dstl_dagster.timeline.replay import next_view
-from dstl_dagster.timeline.snapshot import KnownEntries, view_to_plain
+from dstl_dagster.timeline.snapshot import view_to_plain
 from dstl_dagster.timeline.tail import Beginning, TailReader
 from dstl_dagster.timeline.view import TimelineView
 
@@ -117,7 +117,6 @@ class Timeline:
         self._tail_reader = TailReader(store, JobNames(job), threads=self._threads)
         self._lock = threading.RLock()
         self._view: TimelineView | None = None
-        self._known = KnownEntries()
         self._begin: Beginning | None = None
 
     @property
@@ -209,7 +208,7 @@ class Timeline:
 
     def _replayed(self, view: TimelineView, records: Iterable[TimelineRecord]) -> TimelineView:
         for record in records:
-            view = next_view(view, record, self._known)
+            view = next_view(view, record)
         return view
 
     def seen(self) -> TimelineView:
@@ -287,10 +286,10 @@ class Timeline:
                 decision_id=record.decision_id if record.decision_id.int else self._new_id(),
                 recorded_at=self._clock.now(),
             )
-            after = next_view(view, stamped, self._known)  # before it is written: a record cannot be undone
+            after = next_view(view, stamped)  # before it is written: a record cannot be undone
             create = partial(self._create, stamped, note or {})
             written = self.while_it_is_there(create, self.names.slot(stamped.slot))
-            self._view = after if written is stamped else next_view(view, written, self._known)
+            self._view = after if written is stamped else next_view(view, written)
         log.info("timeline %s: slot %d is %s", self.job, written.slot, written.kind)
         return written
 
@@ -361,8 +360,7 @@ class Timeline:
             return
         try:
             self._archive.write(view)
-            kept = view_to_plain(view, self._still_readable(view), self._known)
-            snapshot = self.append(Snapshot(view=kept))
+            snapshot = self.append(Snapshot(view=view_to_plain(view, self._still_readable(view))))
         except DstlError as error:
             log.info("timeline %s: no snapshot after slot %d this time: %s", self.job, view.slot, error)
             return
