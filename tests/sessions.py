@@ -1,13 +1,19 @@
 """The one Spark of a test process, whichever folder its tests are in, and the bucket that its tasks know.
 
-As a program it is a session's life in short, after which Java has archived the classes that tests use: each
-of a run's many sessions then starts and warms up in half of the time.
+As a program it is a session's life in short, after which Java has archived the classes that tests use, and
+Spark's settings in the folder name the archive: each of a run's many sessions then starts and warms up in
+half of the time.
+
+    python -m tests.sessions FOLDER, which is SPARK_CONF_DIR from then on
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,8 +25,17 @@ if TYPE_CHECKING:
 
 
 JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+SETTINGS = "spark-defaults.conf"
+
+
+def _archived() -> str:
+    """Java's options for the archive of classes, if there is one."""
+    settings = Path(os.environ.get("SPARK_CONF_DIR", os.devnull), SETTINGS)
+    return settings.read_text().removeprefix(JAVA_OPTIONS).strip() if settings.is_file() else ""
+
+
 QUICK = {
-    JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_archived()}".strip(),
     # For a few rows, code generation costs more than it saves.
     "spark.sql.codegen.wholeStage": "false",
 }
@@ -47,15 +62,14 @@ def spark(strict_gcs: GCSServer) -> Iterator[SparkSession]:
     stop_session(session)
 
 
-def _live(folder: str) -> None:
+def _live(folder: str, archive: Path) -> None:
     """What loads most of the classes: formats, shuffles, Python's workers, a data source, a query."""
     from dstl_dagster.spark import local_session, register, stop_session
     from dstl_dagster.spark.local import session as local
     from dstl_dagster.spark.local.java import use_java
 
-    java, options = use_java(), QUICK[JAVA_OPTIONS]
-    archive = local._class_archive(java)
-    if archive is not None and not local._archive_options(java):  # a Java that makes none of itself
+    options = QUICK[JAVA_OPTIONS]
+    if not local._archive_options(use_java()):  # a Java that makes none of itself
         options += f" -Xlog:cds*=off -XX:ArchiveClassesAtExit={archive}"
     session = local_session("archive", conf=QUICK | {JAVA_OPTIONS: options})
     register(session)
@@ -82,5 +96,9 @@ def _live(folder: str) -> None:
 
 
 if __name__ == "__main__":
+    settled = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as made:
-        _live(made)
+        _live(made, settled / "classes.jsa")
+    if (settled / "classes.jsa").is_file():
+        options = f"-XX:SharedArchiveFile={settled / 'classes.jsa'} -Xlog:cds*=off"
+        (settled / SETTINGS).write_text(f"{JAVA_OPTIONS} {options}\n")

@@ -21,12 +21,11 @@ from pyspark import cloudpickle
 
 from dstl_dagster import ChangelogStorageResource, build_checkpoint_job
 from dstl_dagster.orchestration.inject.resources import SparkSessionResource
+from tests.sessions import JAVA_OPTIONS, QUICK
 
 JOB = "killed"
 FOLDER, TOKEN = "DSTL_KILLED_FOLDER", "dstl/killed"
-JAVA_OPTIONS = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
+UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 _PATIENCE_SECONDS = 120.0
 
 if __name__ != "__main__":
@@ -66,7 +65,7 @@ def day() -> dg.JobDefinition:
     lean = {
         "spark.driver.memory": "512m",
         "spark.sql.codegen.wholeStage": "false",
-        "spark.driver.defaultJavaOptions": f"{JAVA_OPTIONS} -Djava.io.tmpdir={folder}",
+        JAVA_OPTIONS: f"{QUICK[JAVA_OPTIONS]} {UNVERIFIED} -Djava.io.tmpdir={folder}",
     }
     return build_checkpoint_job(
         "day",
