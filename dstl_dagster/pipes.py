@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Claim
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
+from dstl_dagster.format import from_fields, to_fields, whole_number
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.storage import Cost, open_store
 
@@ -49,15 +50,7 @@ class HandedBatch:
 
     def to_extras(self) -> dict[str, Any]:
         """For `extras=` of a Pipes client, or as JSON for a program that is started otherwise."""
-        return {
-            EXTRA: {
-                "version": _VERSION,
-                "attempt": self.attempt.to_json(),
-                "claim": self.claim.to_json(),
-                "options": self.options.to_json(),
-                "trigger": self.trigger.to_json(),
-            }
-        }
+        return {EXTRA: {"version": _VERSION, **to_fields(self)}}
 
     @classmethod
     def from_extras(cls, extras: Mapping[str, Any]) -> HandedBatch:
@@ -66,40 +59,30 @@ class HandedBatch:
         Raises: InvalidInputError for extras without a batch, or with one that is none; FormatError (kind
         `newer_version`) for one of a later release.
         """
-        given = extras.get(EXTRA)
-        if given is None:
+        sent = extras.get(EXTRA)
+        if sent is None:
             raise InvalidInputError(
                 f"the extras hold no batch under {EXTRA!r}: launch this process with `extras=batch.extras`, "
                 "of `with changelog.pipes_checkpoint(context, job=...) as batch:`"
             )
-        if not isinstance(given, Mapping):
-            raise _no_batch(given)
-        version = given.get("version")
-        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise _no_batch(given)
-        if version > _VERSION:
+        try:
+            fields = dict(sent)
+            version = whole_number(fields.pop("version"))
+            if not version:
+                raise ValueError("version 0")
+            handed = from_fields(cls, fields) if version <= _VERSION else None
+        except (FormatError, LookupError, TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"what the extras hold under {EXTRA!r} is no batch: {repr(sent)[:_SHOWN]}. Hand on "
+                "`batch.extras` as it is"
+            ) from error
+        if handed is None:
             raise FormatError(
                 f"Dagster's side has a later release of dstl-dagster than this process: its batch has "
                 f"version {version}, and the last known here is {_VERSION}. Install the same release here",
                 kind=ErrorKind.NEWER_VERSION,
             )
-        return cls._parsed(given)
-
-    @classmethod
-    def _parsed(cls, given: Mapping[str, Any]) -> HandedBatch:
-        parts = [given.get(name) for name in ("attempt", "claim", "options", "trigger")]
-        if not all(isinstance(part, Mapping) for part in parts):
-            raise _no_batch(given)
-        attempt, claim, options, trigger = parts
-        try:
-            return cls(
-                Attempt.from_json(attempt or {}),
-                Claim.from_json(claim or {}),
-                JobOptions.from_json(options or {}),
-                Cost.from_json(trigger or {}),
-            )
-        except FormatError as error:
-            raise _no_batch(given) from error
+        return handed
 
 
 def open_batch(
@@ -138,10 +121,3 @@ def _extras_of(pipes: PipesContext | Mapping[str, Any]) -> Mapping[str, Any]:
             "(DAGSTER_PIPES_CONTEXT): run it by `pipes.run(context=context, extras=batch.extras, ...)`"
         )
     return extras
-
-
-def _no_batch(given: Any) -> InvalidInputError:
-    return InvalidInputError(
-        f"what the extras hold under {EXTRA!r} is no batch: {repr(given)[:_SHOWN]}. Hand on `batch.extras` "
-        "as it is"
-    )

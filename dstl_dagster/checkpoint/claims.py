@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
+from dstl_dagster.errors import ConflictError, ErrorKind
+from dstl_dagster.format import NOT_STORED, Stored
 from dstl_dagster.keyed import Measure, Source
 from dstl_dagster.timeline import BatchKey
 
@@ -30,7 +31,7 @@ def _nothing_else(_by: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Stored):
     """A program's claim about its batch, before step 1.
 
     Attributes:
@@ -48,8 +49,10 @@ class Claim:
     measure: Measure = field(default_factory=Measure)
     operators: tuple[str, ...] | None = None
     position: Any = None
-    is_defined: Callable[[str], bool] = field(default=_nothing_else, compare=False, repr=False)
-    ignore_unclaimed: bool = False
+    is_defined: Callable[[str], bool] = field(
+        default=_nothing_else, compare=False, repr=False, metadata=NOT_STORED
+    )
+    ignore_unclaimed: bool = field(default=False, metadata=NOT_STORED)
 
     def key(self, key: str, window: str = "") -> BatchKey:
         """The identity of one of the source's batches."""
@@ -144,31 +147,6 @@ class Claim:
     def at(self, position: Any) -> Claim:
         """The same, with that position once the batch is complete."""
         return replace(self, position=position)
-
-    def to_json(self) -> dict[str, Any]:
-        """What another process needs, which writes the batch; the inverse of `from_json`."""
-        return {
-            "source": self.source,
-            "by": self.by,
-            "measure": self.measure.to_json(),
-            "operators": None if self.operators is None else list(self.operators),
-            "position": self.position,
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Claim:
-        """Raises: InvalidInputError."""
-        try:
-            operators = fields["operators"]
-            return cls(
-                str(fields["source"]),
-                str(fields["by"]),
-                Measure.from_json(fields["measure"]),
-                None if operators is None else tuple(str(each) for each in operators),
-                fields["position"],
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"expected the claim of a batch, not {repr(fields)[:80]}") from error
 
 
 def refuse_unmoved(before: Mapping[str, Source], moved: Mapping[str, Source], job: str) -> None:

@@ -39,3 +39,10 @@ from dstl_dagster.format.readable import (
 )
 from dstl_dagster.format.sequence import SequenceNumber as SequenceNumber
 from dstl_dagster.format.state_ttl import StateTtl as StateTtl
+from dstl_dagster.format.stored import (
+    NOT_STORED as NOT_STORED,
+    Stored as Stored,
+    from_fields as from_fields,
+    to_fields as to_fields,
+    whole_number as whole_number,
+)

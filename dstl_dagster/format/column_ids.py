@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
-from dstl_dagster.errors import FormatError
-from dstl_dagster.format.envelope import reading
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format.stored import Stored
 
 
 @dataclass(frozen=True)
-class ColumnIds:
+class ColumnIds(Stored):
     """The ids of a state's columns. False if no column was ever dropped or renamed.
 
     Attributes:
@@ -29,6 +28,10 @@ class ColumnIds:
 
     ids: Mapping[str, str] = field(default_factory=dict)
     dropped: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len({*self.ids.values(), *self.dropped}) < len(self.ids) + len(self.dropped):
+            raise InvalidInputError(f"two columns have one id: {self.ids}, and dropped {self.dropped}")
 
     def __bool__(self) -> bool:
         return bool(self.ids or self.dropped)
@@ -56,18 +59,3 @@ class ColumnIds:
     def with_renamed(self, old: str, new: str) -> ColumnIds:
         ids = {each: known for each, known in self.ids.items() if each != old}
         return ColumnIds({**ids, new: self.of(old)}, self.dropped)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"ids": dict(self.ids), "dropped": dict(self.dropped)}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> ColumnIds:
-        """Raises: FormatError."""
-        what = "the ids of columns are not valid"
-        with reading(what):
-            found = cls(dict(fields["ids"]), dict(fields["dropped"]))
-            pairs = [*found.ids.items(), *found.dropped.items()]
-            distinct = len({*found.ids.values(), *found.dropped}) == len(pairs)
-            if not distinct or not all(isinstance(text, str) for pair in pairs for text in pair):
-                raise FormatError(f"{what}: {found}")
-            return found

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self
 
-from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format.envelope import reading
 from dstl_dagster.format.key_group_ranges import KeyGroupRange
+from dstl_dagster.format.stored import NOT_STORED, from_fields, to_fields, whole_number
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -21,26 +23,6 @@ else:
 
 STORAGE_IDENTIFIER: Final = "filesystem"
 """Flink's name of the changelog storage whose files these are."""
-
-
-def _checked_int(document: Mapping[str, Any], key: str, what: str) -> int:
-    value = document.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise FormatError(f"{what}: {key!r} is {value!r}, not a whole number of 0 or more")
-    return value
-
-
-def _checked_text(document: Mapping[str, Any], key: str, what: str) -> str:
-    value = document.get(key)
-    if not isinstance(value, str) or not value:
-        raise FormatError(f"{what}: {key!r} is {value!r}, not a non-empty text")
-    return value
-
-
-def _checked_mapping(document: object, what: str) -> Mapping[str, Any]:
-    if not isinstance(document, Mapping):
-        raise FormatError(f"{what} is a JSON object, not {type(document).__name__}")
-    return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +54,17 @@ class StreamStateHandle:
             raise InvalidInputError(f"size {self.size} of {self.name!r} is negative; unknown is None")
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict, without the fields that are unknown."""
-        document: dict[str, Any] = {"kind": self.KIND, "name": self.name}
-        for key in ("size", "generation", "crc32c", "stored_bytes"):
-            value = getattr(self, key)
-            if value is not None:
-                document[key] = value
-        return document
+        """A plain dict."""
+        return {"kind": self.KIND, **to_fields(self)}
 
     @classmethod
-    def from_json(cls, document: object) -> StreamStateHandle:
+    def from_json(cls, document: Mapping[str, Any]) -> StreamStateHandle:
         """Inverse of `to_json`, for either kind. FormatError for anything else."""
-        what = "stream state handle"
-        fields = _checked_mapping(document, what)
-        kind = fields.get("kind", StreamStateHandle.KIND)
-        known_kinds = (StreamStateHandle, LocalStateHandle)
-        handle_class = next((each for each in known_kinds if kind == each.KIND), None)
-        if handle_class is None:
-            raise FormatError(f"{what}: unknown kind {kind!r}; a newer version may have written it")
-        known = {
-            key: _checked_int(fields, key, what)
-            for key in ("size", "generation", "crc32c", "stored_bytes")
-            if fields.get(key) is not None
-        }
-        return handle_class(_checked_text(fields, "name", what), known.pop("size", None), **known)
+        with reading("a stored stream state handle is not valid"):
+            fields = dict(document)
+            classes = {each.KIND: each for each in (StreamStateHandle, LocalStateHandle)}
+            handle_class = classes[fields.pop("kind")]
+            return from_fields(handle_class, fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +90,7 @@ class ChangelogStateHandle:
         slices: a key group with as many changes in a change set has one for each slice of its keys' hashes.
     """
 
-    handles_and_offsets: tuple[tuple[StreamStateHandle, int], ...]
+    handles_and_offsets: tuple[tuple[StreamStateHandle, int], ...] = field(metadata=NOT_STORED)
     key_group_range: KeyGroupRange
     state_size: int
     checkpointed_size: int
@@ -189,44 +158,18 @@ class ChangelogStateHandle:
         entries = [
             [files.setdefault(handle, len(files)), offset] for handle, offset in self.handles_and_offsets
         ]
-        return {
-            "storage": self.storage_identifier,
-            "id": self.state_handle_id,
-            "key_groups": self.key_group_range.to_json(),
-            "state_size": self.state_size,
-            "checkpointed_size": self.checkpointed_size,
-            "files": [handle.to_json() for handle in files],
-            "entries": entries,
-            **({} if self.share_bytes is None else {"share_bytes": self.share_bytes}),
-            **({} if self.slices == 1 else {"slices": self.slices}),
-        }
+        return {**to_fields(self), "files": [handle.to_json() for handle in files], "entries": entries}
 
     @classmethod
-    def from_json(cls, document: object) -> Self:
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Inverse of `to_json`. FormatError for anything else."""
-        what = "changelog handle"
-        fields = _checked_mapping(document, what)
-        files, entries = fields.get("files"), fields.get("entries")
-        if not isinstance(files, list) or not isinstance(entries, list):
-            raise FormatError(f"{what}: 'files' and 'entries' must be lists")
-        handles = [StreamStateHandle.from_json(file) for file in files]
-        handles_and_offsets = []
-        for entry in entries:
-            match entry:
-                case [int(index), int(offset)] if 0 <= index < len(handles) and offset >= 0:
-                    handles_and_offsets.append((handles[index], offset))
-                case _:
-                    raise FormatError(f"{what}: entry {entry!r} is not [index of a file, offset]")
-        return cls(
-            tuple(handles_and_offsets),
-            KeyGroupRange.from_json(fields.get("key_groups")),
-            _checked_int(fields, "state_size", what),
-            _checked_int(fields, "checkpointed_size", what),
-            _checked_text(fields, "id", what),
-            _checked_text(fields, "storage", what),
-            _checked_int(fields, "share_bytes", what) if "share_bytes" in fields else None,
-            _checked_int(fields, "slices", what) if "slices" in fields else 1,
-        )
+        with reading("a stored changelog handle is not valid"):
+            fields = dict(document)
+            files = [StreamStateHandle.from_json(file) for file in fields.pop("files")]
+            entries = tuple(
+                (files[whole_number(index)], whole_number(offset)) for index, offset in fields.pop("entries")
+            )
+            return from_fields(cls, fields, handles_and_offsets=entries)
 
 
 if TYPE_CHECKING:  # typing's own has a default from Python 3.13 on

@@ -7,16 +7,14 @@ table (`state.ttl`). Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from dstl_dagster.errors import FormatError
-from dstl_dagster.format.envelope import reading
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format.stored import Signed, Stored
 
 
 @dataclass(frozen=True, slots=True)
-class StateTtl:
+class StateTtl(Stored):
     """The TTL of one operator's state at one checkpoint. Times are microseconds since 1970, UTC.
 
     Attributes:
@@ -29,8 +27,12 @@ class StateTtl:
 
     column: str
     ttl_us: int | None
-    now_us: int | None = None
+    now_us: Signed | None = None
     processing_time: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ttl_us is not None and self.ttl_us < 1:
+            raise InvalidInputError(f"a TTL of {self.ttl_us} microseconds would hide every row")
 
     @property
     def horizon_us(self) -> int | None:
@@ -54,24 +56,3 @@ class StateTtl:
         """
         hidden, own = None if before is None else before.hides, self.hides
         return hidden is None or (own is not None and own[0] == hidden[0] and own[1] >= hidden[1])
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "column": self.column,
-            "ttl_us": self.ttl_us,
-            "now_us": self.now_us,
-            "processing_time": self.processing_time,
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> StateTtl:
-        """Raises: FormatError."""
-        what = "the TTL of a state is not valid"
-        with reading(what):
-            ttl_us, now_us = (
-                None if fields[name] is None else int(fields[name]) for name in ("ttl_us", "now_us")
-            )
-            found = cls(str(fields["column"]), ttl_us, now_us, bool(fields["processing_time"]))
-            if ttl_us is not None and ttl_us < 1:
-                raise FormatError(f"{what}: {found}")
-            return found

@@ -10,12 +10,12 @@ are the same byte for byte.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.names import attempt_half
+from dstl_dagster.format.stored import Stored
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStat
 
@@ -132,7 +132,7 @@ class GSResumeRecoverable(GSCommitRecoverable):
 
 
 @dataclass(frozen=True)
-class Component:
+class Component(Stored):
     """One temporary object as written: a commit takes exactly this generation.
 
     Attributes: `size` in bytes; `crc32c` unsigned, of the bytes.
@@ -147,20 +147,3 @@ class Component:
     @classmethod
     def of(cls, bucket_name: str, stat: ObjectStat) -> Component:
         return cls(bucket_name, stat.name, stat.generation, stat.size, stat.crc32c)
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Component:
-        """The inverse of `to_json`. Raises: FormatError."""
-        try:
-            numbers = [document[key] for key in ("generation", "size", "crc32c")]
-            texts = [document[key] for key in ("bucket_name", "object_name")]
-        except (KeyError, TypeError) as error:
-            raise FormatError(f"{document!r} is not a component: {error} is missing") from error
-        if not all(isinstance(text, str) and text for text in texts):
-            raise FormatError(f"{document!r} is not a component: it names no object")
-        if not all(isinstance(number, int) and number >= 0 for number in numbers) or numbers[2] >= 1 << 32:
-            raise FormatError(f"{document!r} is not a component: a number is out of range")
-        return cls(*texts, *numbers)

@@ -31,7 +31,7 @@ from dstl_dagster.format.envelope import decode_document, encode_document, readi
 from dstl_dagster.format.names import attempt_half
 from dstl_dagster.storage import ABSENT, ObjectStore
 from dstl_dagster.timeline.records import BatchKey
-from dstl_dagster.timeline.view import Ending, Fate, TimelineView
+from dstl_dagster.timeline.view import Fate, TimelineView
 
 
 def in_doubt(what: str, error: DstlError) -> UnavailableError:
@@ -112,7 +112,7 @@ class Archive:
             known = self._fates.get(half)
         if known is not None:
             return known
-        fate = self._read(self._names.archived_attempt(half), _fate)
+        fate = self._read(self._names.archived_attempt(half), Fate.from_json)
         if fate is not None:
             with self._lock:
                 if len(self._fates) >= _REMEMBERED:
@@ -126,16 +126,7 @@ class Archive:
 
     def _documents(self, view: TimelineView) -> Iterator[tuple[str, dict[str, Any]]]:
         for fate in view.ended.values():
-            yield (
-                self._names.archived_attempt(attempt_half(fate.attempt)),
-                {
-                    "attempt": str(fate.attempt),
-                    "checkpoint_id": fate.checkpoint_id,
-                    "ending": fate.ending.value,
-                    "slot": fate.slot,
-                    "note": fate.note,
-                },
-            )
+            yield self._names.archived_attempt(attempt_half(fate.attempt)), fate.to_json()
         for key, checkpoint_ids in view.keys.items():
             for checkpoint_id in checkpoint_ids:
                 yield self._names.archived_key(key.key, checkpoint_id, key.identity), key.to_json()
@@ -156,13 +147,3 @@ class Archive:
         _, fields = decode_document(_KIND, _VERSION, payload, name)
         with reading(f"{name} is not a valid archived fact"):
             return reader(fields)
-
-
-def _fate(fields: dict[str, Any]) -> Fate:
-    return Fate(
-        uuid.UUID(fields["attempt"]),
-        int(fields["checkpoint_id"]),
-        Ending(fields["ending"]),
-        int(fields["slot"]),
-        str(fields["note"]),
-    )

@@ -6,12 +6,11 @@ Owns the value and its JSON form. Does not own whether the attempt is still aliv
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import JobNames
+from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.format import JobNames, Stored
 from dstl_dagster.timeline.records import BatchKey, OfABatch
 
 _SHARED_BITS = (1 << 48) - 1
@@ -34,7 +33,7 @@ def is_attempt_of(attempt: uuid.UUID, timeline: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Attempt(OfABatch):
+class Attempt(OfABatch, Stored):
     """The result of step 1, which every later step takes.
 
     Attributes:
@@ -64,42 +63,15 @@ class Attempt(OfABatch):
     def names(self) -> JobNames:
         return JobNames(self.job)
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain JSON object, the inverse of `from_json`."""
-        return {
-            "checkpoint_id": self.checkpoint_id,
-            "attempt": str(self.attempt),
-            "parent": self.parent,
-            "job": self.job,
-            "store_uri": self.store_uri,
-            "batch": None if self.batch is None else self.batch.to_json(),
-            "base": self.base,
-            "timeline": self.timeline,
-            "snapshot_slot": self.snapshot_slot,
-        }
-
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Attempt:
-        """Raises: InvalidInputError if the object is not an attempt."""
+    def from_json(cls, plain: Any) -> Attempt:
+        """Inverse of `to_json`. Raises: InvalidInputError if the object is not an attempt."""
         try:
-            slot = fields.get("snapshot_slot")
-            if slot is not None and int(slot) < 0:
-                raise ValueError(f"snapshot_slot is {slot}")
-            return cls(
-                checkpoint_id=int(fields["checkpoint_id"]),
-                attempt=uuid.UUID(fields["attempt"]),
-                parent=None if fields["parent"] is None else int(fields["parent"]),
-                job=str(fields["job"]),
-                store_uri=str(fields["store_uri"]),
-                batch=None if fields["batch"] is None else BatchKey.from_json(fields["batch"]),
-                base=None if fields["base"] is None else int(fields["base"]),
-                timeline=str(fields["timeline"]),
-                snapshot_slot=None if slot is None else int(slot),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return super().from_json(plain)
+        except FormatError as error:
             raise InvalidInputError(
                 "expected a batch's reference, which `update` hands on by `return batch.reference`, not "
-                f"{repr(fields)[:80]}"
+                f"{repr(plain)[:80]}"
             ) from error
 
 

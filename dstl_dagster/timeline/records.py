@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format import Stored
 from dstl_dagster.storage import Origin
 
 _NO_ID = uuid.UUID(int=0)
@@ -25,7 +26,7 @@ _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class BatchKey:
+class BatchKey(Stored):
     """Of which source a batch is, and which one. At most one checkpoint of a chain holds it.
 
     Never a name alone: two sources of a job may both have a batch "2024-01-07", and a weekly partition of
@@ -62,21 +63,6 @@ class BatchKey:
 
     def __str__(self) -> str:
         return self.key
-
-    def to_json(self) -> dict[str, str]:
-        """A plain JSON object, the inverse of `from_json`."""
-        more = {name: text for name in ("source", "window", "run") if (text := getattr(self, name))}
-        return {"key": self.key, **more}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> BatchKey:
-        """Raises: TypeError, ValueError if the object is not a batch's key."""
-        known = {name: fields.get(name, "") for name in ("source", "window", "run")}
-        if not isinstance(fields["key"], str) or not all(isinstance(each, str) for each in known.values()):
-            raise TypeError(f"expected a batch's key, found {fields!r}")
-        if len(fields) > 1 + sum(name in fields for name in known):
-            raise ValueError(f"unknown fields in the batch's key {fields!r}")
-        return cls(fields["key"], **known)
 
 
 BatchKeyLike = BatchKey | str | None

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
+from dstl_dagster.format import NOT_STORED, Stored
 from dstl_dagster.format.names import attempt_half
 from dstl_dagster.timeline.records import BatchKey, Committed, Completed, Opened, Resolved, Subsumed
 
@@ -31,7 +32,7 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True)
-class Fate:
+class Fate(Stored):
     """How an attempt ended, by the record in `slot`. `note` is for people."""
 
     attempt: uuid.UUID
@@ -112,6 +113,10 @@ class EmptyArchive:
         return None
 
 
+def _nothing() -> Mapping[Any, Any]:
+    return MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class TimelineView:
     """All records up to and including `slot` (0: none), replayed.
@@ -133,22 +138,24 @@ class TimelineView:
         ended, keys, requests: only since the newest snapshot; use `fate`, `applied_in`, `answer` instead.
     """
 
-    slot: int = 0
-    timeline_id: str = ""
-    snapshot_slot: int = 0
+    slot: int = field(default=0, metadata=NOT_STORED)
+    timeline_id: str = field(default="", metadata=NOT_STORED)
+    snapshot_slot: int = field(default=0, metadata=NOT_STORED)
     open_attempt: Opened | None = None
-    checkpoints: Mapping[int, CheckpointEntry] = field(default_factory=lambda: MappingProxyType({}))
+    checkpoints: Mapping[int, CheckpointEntry] = field(default_factory=_nothing, metadata=NOT_STORED)
     last_completed_id: int | None = None
     replaced_id: int | None = None
     highest_id: int = 0
     abandoned: tuple[tuple[int, int], ...] = ()
-    savepoints: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    savepoint_ends: Mapping[str, datetime] = field(default_factory=lambda: MappingProxyType({}))
+    savepoints: Mapping[str, int] = field(default_factory=_nothing)
+    savepoint_ends: Mapping[str, datetime] = field(default_factory=_nothing)
     retractions: tuple[Retraction, ...] = ()
-    ended: Mapping[uuid.UUID, Fate] = field(default_factory=lambda: MappingProxyType({}))
-    keys: Mapping[BatchKey, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    requests: Mapping[uuid.UUID, int] = field(default_factory=lambda: MappingProxyType({}))
-    archive: ArchivedFacts = field(default_factory=EmptyArchive, compare=False, repr=False)
+    ended: Mapping[uuid.UUID, Fate] = field(default_factory=_nothing, metadata=NOT_STORED)
+    keys: Mapping[BatchKey, tuple[int, ...]] = field(default_factory=_nothing, metadata=NOT_STORED)
+    requests: Mapping[uuid.UUID, int] = field(default_factory=_nothing, metadata=NOT_STORED)
+    archive: ArchivedFacts = field(
+        default_factory=EmptyArchive, compare=False, repr=False, metadata=NOT_STORED
+    )
 
     @property
     def last_completed(self) -> CheckpointEntry | None:

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import FormatError
-from dstl_dagster.format import ChangelogStateHandle, ColumnIds, JobNames, KeyGroupRange
+from dstl_dagster.format import ChangelogStateHandle, ColumnIds, JobNames, KeyGroupRange, to_fields
 from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.envelope import decode_document
 from dstl_dagster.keyed import (
@@ -71,14 +71,16 @@ NAMES = JobNames("job")
 ATTEMPT = Attempt(3, ID, 2, "job", "memory://fuzz")
 SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "words": pa.list_(pa.string())}), ["id"], 16, ["id"])
 HANDLE = {
-    "storage": "filesystem",
-    "id": str(ID),
-    "key_groups": [0, 15],
+    "storage_identifier": "filesystem",
+    "state_handle_id": str(ID),
+    "key_group_range": [0, 15],
     "state_size": 7,
     "checkpointed_size": 7,
+    "share_bytes": None,
+    "slices": 1,
     "files": [
         {"kind": "object", "name": "a", "size": 5, "generation": 1, "crc32c": 2, "stored_bytes": 9},
-        {"kind": "local", "name": "/b"},
+        {"kind": "local", "name": "/b", "size": None, "generation": None, "crc32c": None, "stored_bytes": None},
     ],
     "entries": [[0, 0], [1, 3]],
 }
@@ -152,9 +154,9 @@ def record(kind: type[timeline_records.TimelineRecord]) -> timeline_records.Time
 
 def view() -> Plain:
     """As in a snapshot: a committed and resolved checkpoint, an open attempt, a savepoint."""
-    plain = {kind: record_to_plain(record(made)) for kind, made in _KINDS.items()}
+    plain = {kind: to_fields(record(made)) for kind, made in _KINDS.items()}
     return {
-        "open": plain["opened"],
+        "open_attempt": plain["opened"],
         "checkpoints": [
             {
                 "completed": plain["completed"],
@@ -169,7 +171,7 @@ def view() -> Plain:
         "abandoned": [[1, 2]],
         "savepoints": {"kept": 3},
         "savepoint_ends": {"kept": "2026-11-25T00:00:00+00:00"},
-        "retractions": [[1, 2, 3, 4]],
+        "retractions": [{"first_id": 1, "last_id": 2, "after_slot": 3, "restored_slot": 4}],
     }
 
 
@@ -242,10 +244,8 @@ LOCAL = {
             "crc32c": 2,
             "updated": "2024-01-01T00:00:00+00:00",
             "metadata": {"a": "b"},
-            "inode": 1,
-            "size": 2,
-            "modified_nanos": 3,
-            "by_hand": False,
+            "file": {"inode": 1, "size": 2, "modified_nanos": 3},
+            "foreign": False,
         }
     ],
 }

@@ -46,6 +46,9 @@ _SMALL_ENTRY_BYTES: Final = 512
 _MOST_LISTS: Final = 16
 """Objects that list operators which are idle: with more, they move into one."""
 
+_BESIDE: Final = ("operator", "handles", "merges")
+"""Of a report, what stands beside it in a manifest: its operator's name, and the runs."""
+
 _MOST_KEPT: Final = 64
 _THREADS: Final = 8
 
@@ -167,8 +170,9 @@ class OperatorEntry:
             fields["list"] = [attempt_of[listed.name], listed.crc32c]
             if listed.operator != self.report.operator:
                 fields["listed_as"] = listed.operator
-            report = {name: value for name, value in report.items() if listed.report_json.get(name) != value}
-        fields.update(report)
+            report = {name: value for name, value in report.items() if listed.report_json[name] != value}
+        if report:
+            fields["report"] = report
         if self.inline_runs:
             fields["runs"] = encode_runs(self.inline_runs)
         if self.report.handles:
@@ -194,7 +198,7 @@ class OperatorEntry:
         else:
             known_rows = None if listed is None else listed.rows
         return cls(
-            _report(operator, {**known, **fields}, runs[-1].handles if own else ()),
+            _report(operator, {**known, **fields.get("report", {})}, runs[-1].handles if own else ()),
             runs,
             known_rows,
             int(fields.get("merged_bytes", 0)),
@@ -203,15 +207,15 @@ class OperatorEntry:
 
 
 def _report_json(report: OperatorReport) -> dict[str, Any]:
-    """Without what stands beside it: the operator's name, and its runs."""
-    fields = report.to_json(handles=False)
-    return {name: value for name, value in fields.items() if name not in ("operator", "handles", "merges")}
+    """Without what stands beside it."""
+    fields = replace(report, handles=(), merges=()).to_json()
+    return {name: value for name, value in fields.items() if name not in _BESIDE}
 
 
 def _report(
     operator: str, fields: Mapping[str, Any], handles: tuple[ChangelogStateHandle, ...]
 ) -> OperatorReport:
-    plain = {**fields, "operator": operator, "handles": (), "merges": ()}
+    plain = {**fields, "operator": operator, "handles": [], "merges": []}
     return replace(OperatorReport.from_json(plain), handles=handles)
 
 

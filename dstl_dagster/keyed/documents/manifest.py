@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
-from dstl_dagster.format import JobNames
+from dstl_dagster.format import NOT_STORED, JobNames, from_fields, to_fields
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.documents.entries import (
@@ -56,14 +56,14 @@ class Manifest:
     checkpoint_id: int
     attempt: uuid.UUID
     parent: int | None
-    operators: Mapping[str, OperatorEntry] = field(default_factory=dict)
+    operators: Mapping[str, OperatorEntry] = field(default_factory=dict, metadata=NOT_STORED)
     files: tuple[FileReport, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
     persist_seconds: float = 0.0
     user_metadata: str = ""
     cost: CheckpointCost | None = None
-    crc32c: int | None = field(default=None, compare=False)
-    generation: int | None = field(default=None, compare=False)
+    crc32c: int | None = field(default=None, compare=False, metadata=NOT_STORED)
+    generation: int | None = field(default=None, compare=False, metadata=NOT_STORED)
 
     @property
     def positions(self) -> dict[str, Any]:
@@ -126,18 +126,8 @@ class Manifest:
     def to_json(self) -> dict[str, Any]:
         names = JobNames(self.job)
         attempt_of = {name: str(names.attempt_of_folder(name)) for name in self.lists}
-        return {
-            "cost": None if self.cost is None else self.cost.to_json(),
-            "job": self.job,
-            "checkpoint_id": self.checkpoint_id,
-            "attempt": str(self.attempt),
-            "parent": self.parent,
-            "operators": {name: entry.to_json(attempt_of) for name, entry in sorted(self.operators.items())},
-            "files": [file.to_json() for file in self.files],
-            "sources": {name: source.to_json() for name, source in sorted(self.sources.items())},
-            "persist_seconds": self.persist_seconds,
-            **({"user_metadata": self.user_metadata} if self.user_metadata else {}),
-        }
+        operators = {name: entry.to_json(attempt_of) for name, entry in sorted(self.operators.items())}
+        return {**to_fields(self), "operators": operators}
 
     @classmethod
     def from_json(
@@ -170,21 +160,12 @@ class Manifest:
                 for name, (at, _) in refs.items()
                 if listed_in is not None
             }
-            return cls(
-                job=job,
-                checkpoint_id=int(fields["checkpoint_id"]),
-                attempt=uuid.UUID(fields["attempt"]),
-                parent=None if fields["parent"] is None else int(fields["parent"]),
-                operators={
-                    str(name): OperatorEntry.from_json(str(name), entry, listed.get(name))
-                    for name, entry in operators.items()
-                },
-                files=tuple(FileReport.from_json(file) for file in fields["files"]),
-                sources={str(name): Source.from_json(each) for name, each in fields["sources"].items()},
-                persist_seconds=float(fields["persist_seconds"]),
-                user_metadata=str(fields.get("user_metadata", "")),
-                cost=None if fields["cost"] is None else CheckpointCost.from_json(fields["cost"]),
-            )
+            entries = {
+                name: OperatorEntry.from_json(name, entry, listed.get(name))
+                for name, entry in operators.items()
+            }
+            own = {name: value for name, value in fields.items() if name != "operators"}
+            return from_fields(cls, own, operators=entries)
 
 
 def store_manifest(

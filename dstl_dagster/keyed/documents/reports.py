@@ -6,18 +6,16 @@ checks of a report (`checkpoint.steps`), or what a TTL hides (`format.StateTtl`)
 
 from __future__ import annotations
 
-import base64
-import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle, ColumnIds, StateTtl
-from dstl_dagster.format.envelope import decode_document, encode_document, reading
+from dstl_dagster.format import ChangelogStateHandle, ColumnIds, StateTtl, Stored
+from dstl_dagster.format.envelope import decode_document, encode_document
 from dstl_dagster.keyed.documents.runs import Merge
 from dstl_dagster.keyed.documents.sources import NameChange, Source
-from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable
+from dstl_dagster.recoverable import Component, GSCommitRecoverable
 from dstl_dagster.storage import CheckpointCost, ObjectStore
 from dstl_dagster.timeline import Attempt, write_once
 
@@ -25,11 +23,10 @@ _KIND = "report"
 _VERSION = 1
 WAITING = "/waits-to-share-a-file"
 """How the file of a handle is named that `shared_files` will make durable with others of its batch."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class OperatorReport:
+class OperatorReport(Stored):
     """The state changes of one operator in one attempt.
 
     Attributes:
@@ -97,47 +94,9 @@ class OperatorReport:
         """Bytes of the changelog files that hold the changes, as far as their writers knew them."""
         return stored_bytes(self.handles)
 
-    def to_json(self, *, handles: bool = True) -> dict[str, Any]:
-        """`handles`: with those of its own changes."""
-        return {
-            "operator": self.operator,
-            "handles": [handle.to_json() for handle in self.handles if handles],
-            "key_columns": list(self.key_columns),
-            "max_parallelism": self.max_parallelism,
-            "schema": base64.b64encode(self.schema).decode("ascii"),
-            "upserts": self.upserts,
-            "deletes": self.deletes,
-            "null_keys": self.null_keys,
-            "column_ids": self.column_ids.to_json() if self.column_ids else None,
-            "merges": [merge.to_json() for merge in self.merges],
-            "ttl": None if self.ttl is None else self.ttl.to_json(),
-            **({"partition_columns": list(self.partition_columns)} if self.partition_columns else {}),
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> OperatorReport:
-        """Raises: FormatError."""
-        return _parsed(
-            "an operator's report",
-            lambda: cls(
-                operator=str(fields["operator"]),
-                handles=tuple(ChangelogStateHandle.from_json(handle) for handle in fields["handles"]),
-                key_columns=tuple(str(name) for name in fields["key_columns"]),
-                max_parallelism=int(fields["max_parallelism"]),
-                schema=base64.b64decode(fields["schema"], validate=True),
-                upserts=int(fields["upserts"]),
-                deletes=int(fields["deletes"]),
-                null_keys=int(fields["null_keys"]),
-                column_ids=ColumnIds.from_json(fields["column_ids"]) if fields["column_ids"] else ColumnIds(),
-                merges=tuple(Merge.from_json(each) for each in fields["merges"]),
-                ttl=None if fields["ttl"] is None else StateTtl.from_json(fields["ttl"]),
-                partition_columns=tuple(str(name) for name in fields.get("partition_columns", ())),
-            ),
-        )
-
 
 @dataclass(frozen=True)
-class FileReport:
+class FileReport(Stored):
     """One final object whose components an attempt wrote.
 
     Attributes:
@@ -162,36 +121,9 @@ class FileReport:
         """Bytes of the final object."""
         return sum(component.size for component in self.components)
 
-    def to_json(self) -> dict[str, Any]:
-        final = self.recoverable.final_blob_identifier
-        return {
-            "bucket": final.bucket_name,
-            "object": final.object_name,
-            "component_ids": [str(component) for component in self.recoverable.component_object_ids],
-            "components": [component.to_json() for component in self.components],
-            "rows": self.rows,
-            "format": self.format,
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> FileReport:
-        """Raises: FormatError."""
-        return _parsed(
-            "a file's report",
-            lambda: cls(
-                recoverable=GSCommitRecoverable(
-                    GSBlobIdentifier(str(fields["bucket"]), str(fields["object"])),
-                    tuple(uuid.UUID(component) for component in fields["component_ids"]),
-                ),
-                components=tuple(Component.from_json(component) for component in fields["components"]),
-                rows=None if fields["rows"] is None else int(fields["rows"]),
-                format=str(fields["format"]),
-            ),
-        )
-
 
 @dataclass(frozen=True)
-class AttemptReport:
+class AttemptReport(Stored):
     """Everything that steps 2 and 3 of one attempt produced, in one document.
 
     Attributes:
@@ -215,33 +147,6 @@ class AttemptReport:
         """How far each source that it moved has been read."""
         moved = self.sources.items()
         return {name: source.position for name, source in moved if source.position is not None}
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "cost": None if self.cost is None else self.cost.to_json(),
-            "operators": [operator.to_json() for operator in self.operators],
-            "files": [file.to_json() for file in self.files],
-            "sources": {name: source.to_json() for name, source in sorted(self.sources.items())},
-            "names": self.names.to_json(),
-            "seconds": self.seconds,
-            **({"user_metadata": self.user_metadata} if self.user_metadata else {}),
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> AttemptReport:
-        """Raises: FormatError."""
-        return _parsed(
-            "an attempt's report",
-            lambda: cls(
-                operators=tuple(OperatorReport.from_json(entry) for entry in fields["operators"]),
-                files=tuple(FileReport.from_json(entry) for entry in fields["files"]),
-                sources={str(name): Source.from_json(each) for name, each in fields["sources"].items()},
-                names=NameChange.from_json(fields["names"]),
-                seconds=float(fields["seconds"]),
-                cost=None if fields["cost"] is None else CheckpointCost.from_json(fields["cost"]),
-                user_metadata=str(fields.get("user_metadata", "")),
-            ),
-        )
 
 
 def store_report(store: ObjectStore, attempt: Attempt, report: AttemptReport) -> None:
@@ -289,8 +194,3 @@ def stored_bytes(handles: Iterable[ChangelogStateHandle]) -> int:
     }
     shares = sum(handle.share_bytes or 0 for handle in handles)
     return shares + sum(stream.stored_bytes or stream.size or 0 for stream in files.values())
-
-
-def _parsed(what: str, build: Callable[[], T]) -> T:
-    with reading(f"{what} is not valid"):
-        return build()

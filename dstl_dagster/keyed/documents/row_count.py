@@ -5,16 +5,16 @@ Owns the bounds, and what a checkpoint's report and runs make of them. Does not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from dstl_dagster.format import Stored
 from dstl_dagster.keyed.documents.reports import OperatorReport
 from dstl_dagster.keyed.documents.runs import Run
 
 
 @dataclass(frozen=True, slots=True)
-class StateRows:
+class StateRows(Stored):
     """Bounds of the number of rows of a state at one checkpoint.
 
     A run that nothing older precedes is counted row by row. A later change may be of a key that is there or
@@ -99,11 +99,3 @@ class StateRows:
             return self
         most = sum(run.upserts or 0 for run in runs)
         return StateRows(self.least, most if self.most is None else min(self.most, most))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"least": self.least, "most": self.most}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> StateRows:
-        most = fields["most"]
-        return cls(int(fields["least"]), None if most is None else int(most))

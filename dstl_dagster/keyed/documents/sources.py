@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.format import Stored
 
 
 @dataclass(frozen=True)
-class Measure:
+class Measure(Stored):
     """By what a source counts how far it is.
 
     Attributes:
@@ -35,16 +36,9 @@ class Measure:
         said = ", ".join(f"{name} {value}" for name, value in {**self.fixed, **self.free}.items() if value)
         return f"{self.kind} ({said})" if said else self.kind
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "fixed": dict(self.fixed), "free": dict(self.free)}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Measure:
-        return cls(str(fields["kind"]), dict(fields["fixed"]), dict(fields["free"]))
-
 
 @dataclass(frozen=True)
-class Source:
+class Source(Stored):
     """One source at one checkpoint.
 
     Attributes:
@@ -72,27 +66,6 @@ class Source:
         if self.position is None:
             return ""
         return self.position if isinstance(self.position, str) else json.dumps(self.position)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **({"dropped": dict(self.dropped)} if self.dropped else {}),
-            "position": self.position,
-            "measure": self.measure.to_json(),
-            "by": self.by,
-            "operators": list(self.operators),
-            "id": self.id,
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Source:
-        return cls(
-            fields["position"],
-            Measure.from_json(fields["measure"]),
-            str(fields["by"]),
-            tuple(str(each) for each in fields["operators"]),
-            str(fields["id"]),
-            {str(name): int(at) for name, at in fields.get("dropped", {}).items()},
-        )
 
 
 def source_id(sources: Mapping[str, Source], name: str, parent: int | None) -> str:
@@ -145,7 +118,7 @@ def merged_sources(
 
 
 @dataclass(frozen=True)
-class NameChange:
+class NameChange(Stored):
     """New names of operators and sources, and those that go; of a checkpoint of its own.
 
     Attributes:
@@ -213,10 +186,3 @@ class NameChange:
     def _renamed(self, operators: Iterable[str]) -> tuple[str, ...]:
         names = (self.operators.get(name, name) for name in operators)
         return tuple(sorted(name for name in names if name is not None))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"operators": dict(self.operators), "sources": dict(self.sources)}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> NameChange:
-        return cls(dict(fields["operators"]), dict(fields["sources"]))

@@ -163,13 +163,13 @@ class LocalReading:
                 return
             records = self._records.read(name)
             # A file in the place of another generation is not noted: the right bytes may come back.
-            if record not in records and not (record.by_hand and written(records)):
+            if record not in records and not (record.foreign and written(records)):
                 others = [each for each in records if each.generation != record.generation]
                 self._records.write(name, [record, *written(others)])
 
     def _check_undamaged(self, name: str, path: Path, record: Record, generation: int | None) -> None:
         """Raises: FormatError where this file stands in the place of the wanted generation, or the newest."""
-        if not record.by_hand:
+        if not record.foreign:
             return
         lost = [each for each in written(self._records.read(name)) if generation in (None, each.generation)]
         if lost:

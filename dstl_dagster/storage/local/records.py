@@ -8,7 +8,7 @@ while a replacement is under way. What counts is the generation that matches the
 and modification time, or, in a tree that was copied or restored, the same bytes.
 
 A record that a writer made is replaced by writers only, and removed with its file or after it. Reads add
-what is proven: that a file holds its bytes, or the checksum of a file that no writer made (`by_hand`).
+what is proven: that a file holds its bytes, or the checksum of a file that no writer made (`foreign`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from dstl_dagster.errors import FormatError
+from dstl_dagster.format.stored import from_fields, to_fields
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.storage.local.files import FileIdentity, HiddenFolder
 
@@ -43,7 +43,7 @@ class Record:
     updated: datetime
     metadata: Mapping[str, str]
     file: FileIdentity
-    by_hand: bool = False
+    foreign: bool = False
     """No writer of this store made the file."""
 
     def to_stat(self, name: str) -> ObjectStat:
@@ -57,7 +57,7 @@ def match_record(records: Sequence[Record], file: FileIdentity) -> Record | None
 
 def written(records: Sequence[Record]) -> list[Record]:
     """Those that a writer made, newest first."""
-    return [record for record in records if not record.by_hand]
+    return [record for record in records if not record.foreign]
 
 
 def record_by_bytes(records: Sequence[Record], file: FileIdentity, crc32c: int) -> Record:
@@ -77,7 +77,7 @@ def record_by_bytes(records: Sequence[Record], file: FileIdentity, crc32c: int) 
         updated=datetime.fromtimestamp(file.modified_nanos / 1e9, tz=UTC),
         metadata=MappingProxyType({}),
         file=file,
-        by_hand=True,
+        foreign=True,
     )
 
 
@@ -121,7 +121,7 @@ class Records:
         document = {
             "version": _VERSION,
             "name": name,
-            "generations": [_to_json(record) for record in records],
+            "generations": [to_fields(record) for record in records],
         }
         path = self._path(name)
         temporary = self._hidden.temporary_file()
@@ -158,33 +158,9 @@ def _from_text(text: bytes, path: str, name: str) -> list[Record]:
         document = json.loads(text)
         if document["version"] != _VERSION or document["name"] != name:
             raise FormatError(f"{path} is of version {document['version']} or of another name")
-        return [_from_json(entry) for entry in document["generations"]]
+        return [from_fields(Record, entry) for entry in document["generations"]]
     except _DAMAGES as error:
         raise FormatError(
             f"{path}, which records the object {name!r}, is damaged ({error}); "
             "move it away to have the file taken as one that another program wrote"
         ) from error
-
-
-def _to_json(record: Record) -> dict[str, Any]:
-    return {
-        "generation": record.generation,
-        "crc32c": record.crc32c,
-        "updated": record.updated.isoformat(),
-        "metadata": dict(record.metadata),
-        "inode": record.file.inode,
-        "size": record.file.size,
-        "modified_nanos": record.file.modified_nanos,
-        "by_hand": record.by_hand,
-    }
-
-
-def _from_json(entry: Mapping[str, Any]) -> Record:
-    return Record(
-        generation=int(entry["generation"]),
-        crc32c=int(entry["crc32c"]),
-        updated=datetime.fromisoformat(entry["updated"]).astimezone(UTC),
-        metadata=MappingProxyType({str(key): str(value) for key, value in entry["metadata"].items()}),
-        file=FileIdentity(int(entry["inode"]), int(entry["size"]), int(entry["modified_nanos"])),
-        by_hand=bool(entry["by_hand"]),
-    )

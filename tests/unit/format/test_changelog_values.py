@@ -130,7 +130,7 @@ class TestChangelogStateHandle:
     def test_wrong_json_is_a_format_error(self, handle: ChangelogStateHandle, data: st.DataObject) -> None:
         """A field that is missing or of another type is FormatError, and nothing else."""
         document = handle.to_json()
-        key = data.draw(st.sampled_from(sorted(document)))
+        key = data.draw(st.sampled_from(sorted(document.keys() - {"share_bytes"})))
         value = data.draw(
             st.none() | st.integers() | st.text() | st.lists(st.integers(), max_size=3) | st.just({})
         )

@@ -267,7 +267,6 @@ def test_a_share_is_optional_in_a_handle() -> None:
     batch = Batch.open(coordinator_on(MemoryObjectStore()))
     handle = batch.shared_files.add(small("op", 10))
     plain = replace(handle, share_bytes=None)
-    assert "share_bytes" not in plain.to_json()
     assert ChangelogStateHandle.from_json(plain.to_json()) == plain
     assert ChangelogStateHandle.from_json(handle.to_json()) == handle
     assert stored_bytes([replace(handle, share_bytes=7), replace(handle, share_bytes=5)]) == 12

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
 from dstl_dagster.keyed import OperatorReport, Run, StateRows, merged_runs
 from dstl_dagster.keyed.documents.runs import Merge
 
 
 def handle(first: int, last: int) -> ChangelogStateHandle:
-    return ChangelogStateHandle.from_json(
-        {
-            "storage": "filesystem",
-            "id": "00000000-0000-0000-0000-000000000001",
-            "key_groups": [first, last],
-            "state_size": 1,
-            "checkpointed_size": 1,
-            "files": [{"kind": "object", "name": "a", "size": 1, "generation": 1, "crc32c": 2}],
-            "entries": [[0, 0]],
-        }
-    )
+    return ChangelogStateHandle(((StreamStateHandle("a", 1, 1, 2), 0),), KeyGroupRange.of(first, last), 1, 1)
 
 
 def report(
