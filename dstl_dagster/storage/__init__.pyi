@@ -31,7 +31,6 @@ from dstl_dagster.storage.base import (
     Source as Source,
     open_ranges as open_ranges,
     server_time as server_time,
-    summed_write as summed_write,
 )
 from dstl_dagster.storage.base import StoreCapabilities as StoreCapabilities
 from dstl_dagster.storage.batching import delete_each as delete_each, each_deleted as each_deleted

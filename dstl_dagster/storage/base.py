@@ -12,7 +12,7 @@ or not at all; listing is strongly consistent, in the order of the names' UTF-8 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -39,7 +39,6 @@ class StoreCapabilities:
             there, can be seen.
         nested_names: a name cannot be an object and a folder of others at once, as in a file system; `out`
             and `out/part-1` exclude each other.
-        write_summed: the writers of `open_write` are `SummedWriter`s: the caller's checksum spares a pass.
         tells_time: it is a `TimedStore`: the clock that stamps its objects is known without a request.
         batch_deletes: it is a `BatchDeletingStore`: one request deletes many objects. False once the service
             has refused one.
@@ -54,7 +53,6 @@ class StoreCapabilities:
     open_ranges: bool = False
     inspect_bucket: bool = False
     nested_names: bool = False
-    write_summed: bool = False
     tells_time: bool = False
     batch_deletes: bool = False
     seconds_between_updates: float = 0.0
@@ -152,8 +150,12 @@ class ObjectWriter(Protocol):
     (`UnavailableError` from `close`: read back). A writer dropped without `close()` commits nothing.
     """
 
-    def write(self, payload: Buffer) -> int:
-        """Accept all of `payload`. Returns the number of bytes accepted."""
+    def write(self, payload: Buffer, crc32c: int | None = None) -> int:
+        """Accept all of `payload`. Returns the number of bytes accepted.
+
+        `crc32c`: of everything written so far, `payload` included, from a caller that knows it anyway: a
+        store may spare a pass over the bytes. A wrong one is found when the object is closed, or read.
+        """
         ...
 
     def flush(self) -> None:
@@ -173,24 +175,6 @@ class ObjectWriter(Protocol):
     def abort(self) -> None:
         """Discard the upload and its buffer. Never raises; no effect after `close()`."""
         ...
-
-
-class SummedWriter(ObjectWriter, Protocol):
-    """The writer of a store that declares `write_summed`: it takes the caller's checksum for its own."""
-
-    def write_summed(self, payload: Buffer, crc32c: int) -> int:
-        """As `write`. `crc32c`: of everything written so far, `payload` included.
-
-        A wrong one is found when the object is closed, or when it is read.
-        """
-        ...
-
-
-def summed_write(store: ObjectStore, writer: ObjectWriter) -> Callable[[Buffer, int], int]:
-    """`SummedWriter.write_summed` of a writer of `store`, or the same call without use for the checksum."""
-    if store.capabilities.write_summed:
-        return cast("SummedWriter", writer).write_summed
-    return lambda payload, _: writer.write(payload)
 
 
 class RangeReader(Protocol):

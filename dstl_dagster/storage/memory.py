@@ -103,7 +103,7 @@ _private: WeakValueDictionary[str, MemoryAccount] = WeakValueDictionary()
 
 
 # It stands for a bucket: what runs over it takes the same ways as in production.
-_CAPABILITIES = StoreCapabilities(write_summed=True, tells_time=True, batch_deletes=True, short_lists=True)
+_CAPABILITIES = StoreCapabilities(tells_time=True, batch_deletes=True, short_lists=True)
 
 
 class MemoryObjectStore:
@@ -357,21 +357,15 @@ class _MemoryWriter:
         self._precondition = precondition
         self._metadata = metadata
         self._parts: list[bytes] = []
-        self._given_crc: int | None = None
+        self._expected_crc: int | None = None
         self._made: ObjectStat | None = None
         self._aborted = False
 
-    def write(self, payload: Buffer) -> int:
-        return self._take(payload, None)
-
-    def write_summed(self, payload: Buffer, crc32c: int) -> int:
-        return self._take(payload, crc32c)
-
-    def _take(self, payload: Buffer, crc32c: int | None) -> int:
+    def write(self, payload: Buffer, crc32c: int | None = None) -> int:
         self._check_open()
         part = bytes(payload)
         self._parts.append(part)
-        self._given_crc = crc32c
+        self._expected_crc = crc32c
         return len(part)
 
     def flush(self) -> None:
@@ -381,7 +375,7 @@ class _MemoryWriter:
         if self._made is None:
             self._check_open()
             payload = b"".join(self._parts)
-            rules.check_crc32c(self._store.uri_of(self._name), checksum(payload), self._given_crc)
+            rules.check_crc32c(self._store.uri_of(self._name), checksum(payload), self._expected_crc)
             self._made = self._store.put(
                 self._name,
                 payload,

@@ -32,7 +32,6 @@ from dstl_dagster.storage.base import (
     ShortListingStore,
     Source,
     StoreCapabilities,
-    SummedWriter,
     TimedStore,
 )
 
@@ -148,16 +147,13 @@ class WrapperStore:
 
 
 class WrapperWriter:
-    """An `ObjectWriter` that forwards, and a `SummedWriter` where the inner one is."""
+    """An `ObjectWriter` that forwards."""
 
     def __init__(self, inner: ObjectWriter) -> None:
         self._inner = inner
 
-    def write(self, payload: Buffer) -> int:
-        return self._inner.write(payload)
-
-    def write_summed(self, payload: Buffer, crc32c: int) -> int:
-        return cast("SummedWriter", self._inner).write_summed(payload, crc32c)
+    def write(self, payload: Buffer, crc32c: int | None = None) -> int:
+        return self._inner.write(payload, crc32c)
 
     def flush(self) -> None:
         self._inner.flush()

@@ -249,18 +249,11 @@ class _FaultWriter(WrapperWriter):
         self._put_again = put_again
         self._sent: list[bytes] = []
 
-    def write(self, payload: Buffer) -> int:
-        return self._take(payload, super().write)
-
-    def write_summed(self, payload: Buffer, crc32c: int) -> int:
-        forward = super().write_summed
-        return self._take(payload, lambda kept: forward(kept, crc32c))
-
-    def _take(self, payload: Buffer, write: Callable[[bytes], int]) -> int:
-        kept = bytes(payload)
-        self._sent.append(kept)
+    def write(self, payload: Buffer, crc32c: int | None = None) -> int:
+        octets = bytes(payload)
+        self._sent.append(octets)
         try:
-            return self._store._run("write", self._name, lambda: write(kept))
+            return self._store._run("write", self._name, lambda: self._inner.write(octets, crc32c))
         except UnavailableError:
             self.abort()  # how much arrived is unknown: by contract, the upload ends here
             raise

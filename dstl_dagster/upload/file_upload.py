@@ -26,7 +26,6 @@ from dstl_dagster.storage import (
     ObjectStore,
     ObjectWriter,
     put_own,
-    summed_write,
     write_own,
 )
 from dstl_dagster.upload.metrics import UploadMetrics
@@ -47,7 +46,6 @@ class ObjectSink:
         self._buffer_bytes = buffer_bytes
         self._pieces: list[tuple[bytes | memoryview, int]] = []
         self._writer: ObjectWriter | None = None
-        self._write_summed: Callable[[bytes | memoryview, int], int] | None = None
         self._size_bytes = 0
         self.has_sent = False
         """Whether any request was sent: before that, no object can exist."""
@@ -55,8 +53,8 @@ class ObjectSink:
     def write(self, octets: bytes | memoryview, crc32c: int) -> None:
         """Append bytes, which must not change; `crc32c`: of the file up to and including them."""
         self._size_bytes += len(octets)
-        if self._write_summed is not None:
-            self._write_summed(octets, crc32c)
+        if self._writer is not None:
+            self._writer.write(octets, crc32c)
             return
         self._pieces.append((octets, crc32c))
         if self._size_bytes > self._buffer_bytes:
@@ -71,9 +69,8 @@ class ObjectSink:
             metadata={WRITER_ID_KEY: self._writer_id},
             chunk_size=chunk_size,
         )
-        self._write_summed = summed_write(self._store, self._writer)
-        for kept in self._pieces:
-            self._write_summed(*kept)
+        for piece in self._pieces:
+            self._writer.write(*piece)
         self._pieces.clear()
 
     def close(self) -> ObjectStat:

@@ -67,7 +67,7 @@ class _Parts:
         self._chunk_size = options.get("chunk_size") or 8 << 20
         self._parts: list[bytes] = []
 
-    def write(self, payload: Any) -> int:
+    def write(self, payload: Any, crc32c: int | None = None) -> int:
         self._parts.append(bytes(payload))
         return len(self._parts[-1])
 

@@ -80,7 +80,7 @@ HANDLE = {
     "slices": 1,
     "files": [
         {"kind": "object", "name": "a", "size": 5, "generation": 1, "crc32c": 2, "stored_bytes": 9},
-        {"kind": "local", "name": "/b", "size": None, "generation": None, "crc32c": None, "stored_bytes": None},
+        {"kind": "local", "name": "/b", **dict.fromkeys(("size", "generation", "crc32c", "stored_bytes"))},
     ],
     "entries": [[0, 0], [1, 3]],
 }

@@ -115,13 +115,8 @@ class _MeteredWriter(WrapperWriter):
         self._bytes = 0
         self._ended = False
 
-    def write(self, payload: Buffer) -> int:
-        written = self._inner.write(payload)
-        self._bytes += written
-        return written
-
-    def write_summed(self, payload: Buffer, crc32c: int) -> int:
-        written = super().write_summed(payload, crc32c)
+    def write(self, payload: Buffer, crc32c: int | None = None) -> int:
+        written = self._inner.write(payload, crc32c)
         self._bytes += written
         return written
 

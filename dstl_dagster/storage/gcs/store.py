@@ -49,7 +49,6 @@ _SENDS = 3
 _SINGLE_REQUEST_BYTES = 8 * 1024 * 1024
 _CAPABILITIES = StoreCapabilities(
     inspect_bucket=True,
-    write_summed=True,
     tells_time=True,
     batch_deletes=True,
     seconds_between_updates=1.0,

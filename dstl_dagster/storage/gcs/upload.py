@@ -225,13 +225,7 @@ class GCSWriter:
         self._made: ObjectStat | None = None
         self._over = False
 
-    def write(self, payload: Buffer) -> int:
-        return self._take(payload, None)
-
-    def write_summed(self, payload: Buffer, crc32c: int) -> int:
-        return self._take(payload, crc32c)
-
-    def _take(self, payload: Buffer, crc32c: int | None) -> int:
+    def write(self, payload: Buffer, crc32c: int | None = None) -> int:
         self._check_open()
         try:
             return self._upload.write(payload, crc32c)

@@ -58,7 +58,6 @@ _CAPABILITIES = StoreCapabilities(
     max_useful_threads=max(2, os.cpu_count() or 2),
     open_ranges=True,
     nested_names=True,
-    write_summed=True,
 )
 
 

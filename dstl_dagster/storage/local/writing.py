@@ -137,11 +137,7 @@ class LocalWriter:
         self._over = False
 
     @translate_os_errors
-    def write(self, payload: Buffer) -> int:
-        return self._open_file().write(payload)
-
-    @translate_os_errors
-    def write_summed(self, payload: Buffer, crc32c: int) -> int:
+    def write(self, payload: Buffer, crc32c: int | None = None) -> int:
         return self._open_file().write(payload, crc32c)
 
     @translate_os_errors

@@ -28,7 +28,7 @@ from dstl_dagster.storage import (
     open_ranges,
     server_time,
 )
-from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures, RawRead
+from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures
 
 
 class DeclaredConformance(ConformanceFixtures):
@@ -128,15 +128,3 @@ class DeclaredConformance(ConformanceFixtures):
         assert list(listing.list_first("a/", 9, start_offset="a/1")) == whole
         assert [stat.metadata["number"] for stat in listing.list_first("a/", 1)] == ["0"]
         assert list(listing.list_first("c", 9)) == []
-
-    def test_declared_checksums_are_taken(self, store: ObjectStore, raw_read: RawRead) -> None:
-        """Writers accept a checksum if, and only if, their store declares `write_summed`."""
-        upload = store.open_write("a", precondition=ABSENT)
-        write_summed = getattr(upload, "write_summed", None)
-        if not store.capabilities.write_summed:
-            upload.abort()
-            return
-        assert write_summed is not None
-        assert write_summed(b"abc", crc32c_of(b"abc")) == 3
-        assert upload.close().crc32c == crc32c_of(b"abc")
-        assert raw_read("a") == b"abc"

@@ -44,13 +44,10 @@ class FailingWriter:
         self._where = where
         self._effect = effect
 
-    def write(self, payload: Any) -> int:
+    def write(self, payload: Any, crc32c: int | None = None) -> int:
         if self._where == "write":
             raise UnavailableError("the line broke")
-        return self._inner.write(payload)
-
-    def write_summed(self, payload: Any, crc32c: int) -> int:
-        return self.write(payload)
+        return self._inner.write(payload, crc32c)
 
     def flush(self) -> None:
         self._inner.flush()

@@ -28,7 +28,7 @@ from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.upload.scheduler import scheduler_from_config
 from tests.doubles.uploads import CallerExecutor, ManualTimer
 
-NEAR = StoreCapabilities(is_local=True, max_useful_threads=1, write_summed=True)
+NEAR = StoreCapabilities(is_local=True, max_useful_threads=1)
 
 
 class Declares(WrapperStore):

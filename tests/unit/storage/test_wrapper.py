@@ -22,8 +22,8 @@ from dstl_dagster.storage.base import (
     CountingStore,
     InspectableStore,
     ObjectReader,
+    ObjectWriter,
     OpeningStore,
-    SummedWriter,
     TimedStore,
 )
 from dstl_dagster.storage.wrapper import WrapperRanges, WrapperReader, WrapperWriter, unwrapped
@@ -52,7 +52,7 @@ CASES = [
         (TimedStore, WrapperStore),
         (BatchDeletingStore, WrapperStore),
         (CountingStore, WrapperStore),
-        (SummedWriter, WrapperWriter),
+        (ObjectWriter, WrapperWriter),
         (ObjectReader, WrapperReader),
         (RangeReader, WrapperRanges),
     )
