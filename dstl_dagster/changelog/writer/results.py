@@ -1,7 +1,7 @@
 """Upload results: their way to the writer's thread, and the persists that wait for them.
 
 Owns the one lock between the writer's thread and all others, and the completion of a persist's future. Does
-not own the uploads, nor which results' files are released (`file_release`).
+not own the uploads, nor which results' files are released (`writer`).
 
 Source: the `UploadCompletionListener` of Flink's `FsStateChangelogWriter`, whose incremental size misses
 results of earlier callbacks.

@@ -29,7 +29,6 @@ from threading import get_ident
 from typing import Any, Final
 
 from dstl_dagster.changelog.contract import StateChangelogWriter
-from dstl_dagster.changelog.writer.file_release import OwnedFiles
 from dstl_dagster.changelog.writer.pending import (
     SMALLEST_PIECE_BYTES,
     PendingChanges,
@@ -58,6 +57,45 @@ _logger = logging.getLogger(__name__)
 
 _INITIAL = SequenceNumber(0)
 _END = SequenceNumber(MAX_SEQUENCE_NUMBER)
+
+
+class _OwnedFiles:
+    """Both registries, by upload result: its file is used by a checkpoint, handed over to one, or released.
+
+    A released one is deleted once no writer needs it: it may hold other writers' change sets. Any thread.
+    """
+
+    def __init__(self, registry: TaskChangelogRegistry, local_registry: LocalChangelogRegistry) -> None:
+        self._registry = registry
+        self._local_registry = local_registry
+
+    def register_local(self, result: UploadResult, checkpoint_id: int) -> None:
+        """This checkpoint uses the local copy, if there is one."""
+        if result.local_handle is not None:
+            self._local_registry.register(result.local_handle, checkpoint_id)
+
+    def discard_local_up_to(self, checkpoint_id: int) -> None:
+        """Local copies that only earlier checkpoints used go."""
+        self._local_registry.discard_up_to_checkpoint(checkpoint_id)
+
+    def hand_over(self, result: UploadResult) -> None:
+        """A checkpoint owns the file now: it is never deleted from here."""
+        self._registry.stop_tracking(result.stream_state_handle)
+        if result.local_handle is not None:
+            self._registry.stop_tracking(result.local_handle)
+
+    def release(self, result: UploadResult) -> None:
+        """This writer no longer needs the file; it is deleted once no writer does."""
+        self._registry.release(result.stream_state_handle)
+        if result.local_handle is not None:
+            self._registry.release(result.local_handle)
+
+    def release_late(self, arrival: Arrival) -> None:
+        """Of a writer that is closed: no handle refers to these sets."""
+        results = arrival[1]
+        if isinstance(results, list):
+            for result in results:
+                self.release(result)
 
 
 class FsStateChangelogWriter(StateChangelogWriter[ChangelogStateHandle]):
@@ -90,7 +128,7 @@ class FsStateChangelogWriter(StateChangelogWriter[ChangelogStateHandle]):
         self._own_mailbox = TaskMailbox() if mailbox_executor is None else None
         self._mailbox: MailboxExecutor = mailbox_executor or self._own_mailbox  # type: ignore[assignment]  # one of them is there
         self._local_backup = local_recovery_config.is_local_backup_enabled
-        self._files = OwnedFiles(changelog_registry, local_changelog_registry)
+        self._files = _OwnedFiles(changelog_registry, local_changelog_registry)
         self._thread = threading.get_ident()
         self._lowest_key_group = key_group_range.start_key_group
         self._highest_key_group = key_group_range.end_key_group

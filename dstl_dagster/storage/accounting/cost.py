@@ -123,9 +123,6 @@ class Cost:
         bytes_down: int = 0,
     ) -> Cost:
         """`number` requests of one kind. `refused`: answered with an error; `again`: because of a failure."""
-        plain = (number, refused, again, bytes_up, bytes_down) == (1, False, False, 0, 0)
-        if plain and operation in _ONE:
-            return _ONE[operation]
         billed = RequestClass.FREE if refused else OPERATION_CLASSES[operation]
         return cls(
             class_a=number if billed is RequestClass.A else 0,
@@ -172,11 +169,7 @@ def _count(name: str, value: Any) -> Any:
 _FIELDS: Final = tuple(field.name for field in fields(Cost))
 _VALUES: Final = operator.attrgetter(*_FIELDS)
 _GIB: Final = 1 << 30
-_MOST_ADDED: Final = 1000
 NO_COST: Final = Cost()
-_ONE: Final[dict[Operation, Cost]] = {}
-"""The costs of most requests, made once."""
-_ONE.update({each: Cost.of(each) for each in Operation})
 
 
 class CostMeter:
@@ -184,20 +177,16 @@ class CostMeter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._added = [NO_COST]  # summed when it is asked for: adding is on the path of every request
+        self._cost = NO_COST
 
     @property
     def cost(self) -> Cost:
         """All so far."""
-        with self._lock:
-            self._added = [Cost.sum_of(self._added)]
-            return self._added[0]
+        return self._cost
 
     def add(self, cost: Cost) -> None:
         with self._lock:
-            self._added.append(cost)
-            if len(self._added) > _MOST_ADDED:
-                self._added = [Cost.sum_of(self._added)]
+            self._cost += cost
 
 
 TRIGGER: Final = "trigger"
