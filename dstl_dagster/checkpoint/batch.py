@@ -381,10 +381,10 @@ class Batch:
 
     @contextmanager
     def aborted_on_error(self) -> Iterator[None]:
-        """For work that the batch cannot do without: a `DstlError` aborts the attempt and is re-raised."""
+        """For work that the batch cannot do without: any error, Spark's too, aborts the attempt and is raised."""
         try:
             yield
-        except DstlError as error:
+        except Exception as error:
             self.abort(f"{type(error).__name__}: {error}")
             raise
 

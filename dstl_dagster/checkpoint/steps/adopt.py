@@ -63,7 +63,7 @@ def adopt(
         name = job.names.manifest(attempt.checkpoint_id, attempt.attempt)
         job.recorded = job.timeline.while_it_is_there(write, name)
         made = confirm.confirm(job, attempt, job.recorded, applied)
-    except DstlError as error:
+    except Exception as error:
         _abort(job, attempt, error)
         raise
     log.info(
@@ -73,7 +73,7 @@ def adopt(
     return published
 
 
-def _abort(job: Job, attempt: Attempt, error: DstlError) -> None:
+def _abort(job: Job, attempt: Attempt, error: Exception) -> None:
     try:
         trigger.abort(job, attempt, f"{type(error).__name__}: {error}")
     except DstlError as left:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError
 from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore, open_store
 from dstl_dagster.testing.fault_store import FaultStore
@@ -212,3 +212,15 @@ def _take_over(job: Job) -> None:
     coordinator.confirm(attempt)
     coordinator.compose_commit()
     coordinator.clean_up()
+
+
+# -- the end of a batch
+
+
+@pytest.mark.parametrize("error", [RuntimeError("of Spark"), MemoryError(), InvalidInputError("ours")])
+def test_any_error_at_the_end_of_a_batch_ends_its_attempt(job: Job, error: Exception) -> None:
+    """Else a batch of another owner would be refused, until the owner of this one comes back."""
+    batch = Batch.open(job.coordinator())
+    with pytest.raises(type(error)), batch.aborted_on_error():
+        raise error
+    assert job.coordinator().timeline.tail().open_attempt is None
