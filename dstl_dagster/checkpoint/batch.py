@@ -381,7 +381,7 @@ class Batch:
 
     @contextmanager
     def aborted_on_error(self) -> Iterator[None]:
-        """For work that the batch cannot do without: any error, Spark's too, aborts the attempt and is raised."""
+        """For work that the batch cannot do without: an error aborts the attempt, and is raised again."""
         try:
             yield
         except Exception as error:

@@ -219,7 +219,7 @@ class FileCommit:
         this step has ended: without components and final object it is blocked, not taken away.
 
         It is not looked up first: a foreign object is found by the last request, when a tree of composes has
-        folded the components already. It is as after a commit that was killed there: no byte is lost.
+        joined the components already. It is as after a commit that was killed there: no byte is lost.
 
         Returns: the outcome, and what `delete_copied` must delete before the commit is done.
         """

@@ -4,7 +4,7 @@ Owns the shape of the tree, and the names of all temporary objects of one file, 
 Does not own the pattern of a name (`recoverables`). Pure: sends no requests (`commit` does).
 
 A compose takes at most 32 sources, so n components need ceil((n-1)/31) composes. Of all trees with that
-few, this one is the flattest, ceil(log32 n) waves, and rewrites the fewest bytes: the first wave folds only
+few, this one is the flattest, ceil(log32 n) waves, and rewrites the fewest bytes: the first wave joins only
 the excess over the next power of 32, and every later group is full. Intermediate names are derived from the
 recoverable, so any process that resumes a commit finds the intermediates written before.
 """
@@ -62,7 +62,7 @@ def plan_compose(recoverable: GSCommitRecoverable, *, max_sources: int = MAX_COM
     while width * max_sources < len(level):
         width *= max_sources
     while width > 1:
-        level = _fold(level, width, max_sources, digest)
+        level = _with_groups(level, width, max_sources, digest)
         width //= max_sources
     return _parent(level, digest)
 
@@ -90,17 +90,17 @@ def leaves(root: Node) -> Iterator[Node]:
         yield from leaves(child)
 
 
-def _fold(level: Sequence[Node], wanted: int, max_sources: int, digest: str) -> list[Node]:
+def _with_groups(level: Sequence[Node], wanted: int, max_sources: int, digest: str) -> list[Node]:
     """Group the first nodes so that `wanted` remain. Grouping k nodes removes k-1."""
     excess = len(level) - wanted
-    folded: list[Node] = []
+    groups: list[Node] = []
     position = 0
     while excess > 0:
         size = min(max_sources, excess + 1)
-        folded.append(_parent(level[position : position + size], digest))
+        groups.append(_parent(level[position : position + size], digest))
         position += size
         excess -= size - 1
-    return [*folded, *level[position:]]
+    return [*groups, *level[position:]]
 
 
 def _parent(children: Sequence[Node], digest: str) -> Node:
