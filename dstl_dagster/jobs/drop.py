@@ -86,10 +86,10 @@ def drop_job(
     Raises: NotFoundError; ConflictError (kind `attempt_open`, or of what the last checkpoint waits for);
     FormatError (a damaged timeline), unless `force`; UnavailableError (call it again).
     """
-    given = JobOptions.of(options)
-    found = _Plan.of(store, job, given)
+    job_options = JobOptions.of(options)
+    found = _Plan.of(store, job, job_options)
     if found.has_anything_to_lose:
-        coordinator = CheckpointCoordinator(job, store, given, owner=owner)
+        coordinator = CheckpointCoordinator(job, store, job_options, owner=owner)
         try:
             coordinator.trigger(take_over=force)
         except UnavailableError:
@@ -97,8 +97,8 @@ def drop_job(
         except DstlError as error:
             if not force:
                 raise _refused(error, found.drop) from error
-        found = _Plan.of(store, job, given)  # with what the attempt and those before it have written
-    threads = store.capabilities.useful_threads(given.checkpoint.commit_threads)
+        found = _Plan.of(store, job, job_options)  # with what the attempt and those before it have written
+    threads = store.capabilities.useful_threads(job_options.checkpoint.commit_threads)
     for home, objects in found.in_order():
         pinned = [(stat.name, Generation(stat.generation)) for stat in objects]
         for _ in delete_each(home, pinned, threads=threads):

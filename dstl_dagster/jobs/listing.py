@@ -52,9 +52,9 @@ def list_jobs(store: ObjectStore, options: Options | None = None) -> list[JobSum
 
     Raises: UnavailableError.
     """
-    given = JobOptions.of(options)
-    threads = store.capabilities.lookup_threads(given.checkpoint.commit_threads)
-    looks = [partial(_summary, store, job, given) for job in job_names(store)]
+    job_options = JobOptions.of(options)
+    threads = store.capabilities.lookup_threads(job_options.checkpoint.commit_threads)
+    looks = [partial(_summary, store, job, job_options) for job in job_names(store)]
     return gather(looks, threads, "dstl-jobs")
 
 

@@ -136,7 +136,7 @@ class TemporaryNames:
         object_ids = recoverable.component_object_ids
         if components is None or not object_ids:
             if components:
-                raise InvalidInputError(f"{final} has no components, but {len(components)} were given")
+                raise InvalidInputError(f"{final} has no components, not {len(components)}")
             bucket_name = temporary_bucket_name(final, options)
             name = _pattern(final, with_entropy=options.filesink_entropy_enabled)
             return cls(bucket_name, tuple(name(object_id) for object_id in object_ids), name)
@@ -145,7 +145,7 @@ class TemporaryNames:
         name = _pattern(final, with_entropy=with_entropy)
         if names != tuple(name(object_id) for object_id in object_ids):
             raise InvalidInputError(
-                f"the components given are not those of the recoverable of {final}, in its order"
+                f"these components are not those of the recoverable of {final}, in its order"
             )
         buckets = {component.bucket_name for component in components}
         if len(buckets) != 1:

@@ -93,7 +93,7 @@ class GSRecoverableWriter:
             )
         wanted = len(resumable.component_object_ids)
         if components is not None and len(components) != wanted:
-            raise InvalidInputError(f"the state has {wanted} components, but {len(components)} were given")
+            raise InvalidInputError(f"the state has {wanted} components, not {len(components)}")
         return GSRecoverableFsDataOutputStream(
             self._store, resumable.final_blob_identifier, self._options, self._new_id, resumable, components
         )

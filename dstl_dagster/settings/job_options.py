@@ -59,10 +59,10 @@ class JobOptions:
     """The options that are set for a job. Compared by value; pickled as plain JSON.
 
     Attributes:
-        given: (canonical key, text), sorted by key. Use `of` or `from_mapping`, which check it.
+        texts: (canonical key, text), sorted by key. Use `of` or `from_mapping`, which check it.
     """
 
-    given: tuple[tuple[str, str], ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, *layers: Options | CheckpointOptions | GSFileSystemOptions | None) -> JobOptions:
@@ -70,14 +70,14 @@ class JobOptions:
 
         Raises: InvalidInputError as `from_mapping`, also for values that fit only apart from each other.
         """
-        given = [layer for layer in layers if layer is not None]
-        if not given:
+        present = [layer for layer in layers if layer is not None]
+        if not present:
             return cls()
-        if len(given) == 1 and isinstance(given[0], JobOptions):
-            return given[0]  # checked when it was made
+        if len(present) == 1 and isinstance(present[0], JobOptions):
+            return present[0]  # checked when it was made
         merged: dict[str, str] = {}
-        for layer in reversed(given):
-            merged.update(_given_by(layer))
+        for layer in reversed(present):
+            merged.update(_texts_of(layer))
         return cls(tuple(sorted(merged.items())))._checked()
 
     @classmethod
@@ -111,7 +111,7 @@ class JobOptions:
         """
         changed = JobOptions.of(call, self)
         for key in _PLACES:
-            if dict(changed.given).get(key) != dict(self.given).get(key):
+            if dict(changed.texts).get(key) != dict(self.texts).get(key):
                 raise InvalidInputError(
                     f"{key} cannot be changed for one call: clean-up would not find the temporary objects. "
                     "Set it where the job is configured"
@@ -119,37 +119,37 @@ class JobOptions:
         return changed
 
     @classmethod
-    def from_json(cls, given: Mapping[str, str]) -> JobOptions:
+    def from_json(cls, texts: Mapping[str, str]) -> JobOptions:
         """Reads back `to_json`. Raises: InvalidInputError, also for a key of a newer release."""
-        return cls.of(given)
+        return cls.of(texts)
 
     def to_json(self) -> dict[str, str]:
         """A plain JSON object of strings. Holds no secret."""
-        return dict(self.given)
+        return dict(self.texts)
 
     def gives(self, key: str) -> bool:
         """Whether this canonical key is set, be it to its default."""
-        return key in dict(self.given)
+        return key in dict(self.texts)
 
     @cached_property
     def checkpoint(self) -> CheckpointOptions:
         """Of the control plane."""
-        return CheckpointOptions.from_mapping(dict(self.given))
+        return CheckpointOptions.from_mapping(dict(self.texts))
 
     @cached_property
     def changelog(self) -> FsStateChangelogOptions:
         """Of the changelog, with the defaults of a batch."""
-        return FsStateChangelogOptions.for_batches(**FsStateChangelogOptions.table().values(dict(self.given)))
+        return FsStateChangelogOptions.for_batches(**FsStateChangelogOptions.table().values(dict(self.texts)))
 
     @cached_property
     def files(self) -> GSFileSystemOptions:
         """Of the store's requests, and of the files' temporary objects."""
-        return GSFileSystemOptions.from_mapping(dict(self.given))
+        return GSFileSystemOptions.from_mapping(dict(self.texts))
 
     @cached_property
     def local_recovery(self) -> LocalRecoveryConfig:
         """Whether tasks keep copies of changelog files on their machine's disk."""
-        return LocalRecoveryConfig.from_mapping(dict(self.given))
+        return LocalRecoveryConfig.from_mapping(dict(self.texts))
 
     def _checked(self) -> JobOptions:
         _ = self.checkpoint, self.changelog, self.files, self.local_recovery
@@ -189,15 +189,15 @@ def parse_lines(text: str, where: str) -> dict[str, ConfigValue]:
             raise InvalidInputError(f"{where}, line {number}: expected key=value or key: value, not {line!r}")
         key, value = line[: min(ends)].strip(), line[min(ends) + 1 :].strip()
         if key in found:
-            raise InvalidInputError(f"{where}, line {number}: {key} is given twice")
+            raise InvalidInputError(f"{where}, line {number}: {key} occurs twice")
         found[key] = value
     return found
 
 
-def _given_by(layer: Options | CheckpointOptions | GSFileSystemOptions) -> dict[str, str]:
+def _texts_of(layer: Options | CheckpointOptions | GSFileSystemOptions) -> dict[str, str]:
     match layer:
         case JobOptions():
-            return dict(layer.given)
+            return dict(layer.texts)
         case CheckpointOptions():
             prices = StoragePrices.table().changed(layer.prices, StoragePrices())
             return CheckpointOptions.table().changed(layer, CheckpointOptions()) | prices

@@ -93,10 +93,10 @@ class StateTtlConfig:
     @property
     def watermark_us(self) -> int | None:
         """In microseconds since 1970."""
-        given = self.watermark
-        if given is None:
+        watermark = self.watermark
+        if watermark is None:
             return None
-        return ((given if given.tzinfo else given.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
+        return ((watermark if watermark.tzinfo else watermark.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
 
 
 def _lifetime(ttl: ConfigValue) -> timedelta:

@@ -210,20 +210,20 @@ def _has_null_type(kind: pa.DataType) -> bool:
 
 def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Raises: _MisfitError."""
-    given = array.type
-    if given == kind:
+    source = array.type
+    if source == kind:
         return array
     if array.null_count == len(array):
         return pa.nulls(len(array), kind)
-    if pt.is_dictionary(given):
+    if pt.is_dictionary(source):
         return _fitted(_decoded(array), kind)
-    if pt.is_struct(given) and pt.is_struct(kind) and has_fields_of(kind, given):
+    if pt.is_struct(source) and pt.is_struct(kind) and has_fields_of(kind, source):
         return _fitted_struct(array, kind)
-    if pt.is_map(given) and pt.is_map(kind):
+    if pt.is_map(source) and pt.is_map(kind):
         return _fitted_map(array, kind)
-    if _is_list(given) and pt.is_list(kind):
+    if _is_list(source) and pt.is_list(kind):
         return _fitted_list(array, kind)
-    cast = _exact_cast(given, kind)
+    cast = _exact_cast(source, kind)
     if cast is None:
         raise _misfit(array, _first(array.is_valid()))
     try:
@@ -232,24 +232,24 @@ def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
         raise _misfit(array, _first_failing(array, cast)) from error
 
 
-def _exact_cast(given: pa.DataType, kind: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
+def _exact_cast(source: pa.DataType, kind: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
     """The cast between these two, which raises ArrowInvalid for a value that would change; else `None`."""
-    if _is_number(given) and _is_number(kind):
+    if _is_number(source) and _is_number(kind):
         if pt.is_floating(kind):
-            if pt.is_floating(given):
+            if pt.is_floating(source):
                 return lambda array: (
-                    array.cast(kind) if given.bit_width < kind.bit_width else _narrowed(array, kind)
+                    array.cast(kind) if source.bit_width < kind.bit_width else _narrowed(array, kind)
                 )
             return lambda array: _as_float(_as_long(array), kind)
-        if pt.is_decimal(kind) and not pt.is_decimal(given):
+        if pt.is_decimal(kind) and not pt.is_decimal(source):
             return lambda array: _as_long(array).cast(pa.decimal128(_INT64_DIGITS, 0)).cast(kind)
         return lambda array: array.cast(kind)
     for is_same_kind in (_is_text, _is_octets, pt.is_time, pt.is_duration):
-        if is_same_kind(given) and is_same_kind(kind):
+        if is_same_kind(source) and is_same_kind(kind):
             return lambda array: array.cast(kind)
-    midnights = pt.is_date(given) and kind == pa.timestamp("us")
+    midnights = pt.is_date(source) and kind == pa.timestamp("us")
     if midnights or (
-        pt.is_timestamp(given) and pt.is_timestamp(kind) and (given.tz is None) == (kind.tz is None)
+        pt.is_timestamp(source) and pt.is_timestamp(kind) and (source.tz is None) == (kind.tz is None)
     ):
         return lambda array: array.cast(kind)
     return None
@@ -298,9 +298,9 @@ def _decoded(array: pa.DictionaryArray) -> pa.Array:
 
 
 def _fitted_struct(array: pa.StructArray, kind: pa.DataType) -> pa.Array:
-    given = dict(zip((field.name for field in array.type.fields), array.flatten(), strict=True))
+    fields = dict(zip((field.name for field in array.type.fields), array.flatten(), strict=True))
     parts = [
-        _fitted(given[field.name], field.type) if field.name in given else pa.nulls(len(array), field.type)
+        _fitted(fields[field.name], field.type) if field.name in fields else pa.nulls(len(array), field.type)
         for field in kind.fields
     ]
     return pa.StructArray.from_arrays(parts, fields=kind.fields, mask=array.is_null())
@@ -323,9 +323,9 @@ def _fitted_map(array: pa.MapArray, kind: pa.DataType) -> pa.Array:
     """By the list of its entries."""
     entries = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
     absent = array.is_null()
-    given = pa.ListArray.from_arrays(pa.array(array.offsets.to_numpy()), entries, mask=absent)
+    lists = pa.ListArray.from_arrays(pa.array(array.offsets.to_numpy()), entries, mask=absent)
     entry = pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)])
-    held = _fitted_list(given, pa.list_(entry))
+    held = _fitted_list(lists, pa.list_(entry))
     offsets = pa.array(held.offsets.to_numpy(), mask=np.append(absent.to_numpy(zero_copy_only=False), False))
     return pa.MapArray.from_arrays(offsets, *held.values.flatten(), type=kind)
 

@@ -26,10 +26,10 @@ _LOOKED_AT_ROWS: Final = 1 << 18
 
 
 class Piece(NamedTuple):
-    """All rows of some key groups, in the order in which they were given.
+    """All rows of some key groups, in their order.
 
     Attributes:
-        places: of each row among all that were given.
+        places: of each row among all.
         hashes: of the keys, where they are known.
     """
 

@@ -281,16 +281,16 @@ class StateSchema:
         return pa.field(known.name, wider)
 
 
-def as_spelled(given: pa.Schema, before: StateSchema | None, *, case_sensitive: bool) -> pa.Schema:
+def as_spelled(columns: pa.Schema, before: StateSchema | None, *, case_sensitive: bool) -> pa.Schema:
     """These columns, in the state's spelling. Raises: InvalidInputError (kind `schema_change`)."""
     if before is None:
-        return given
-    names = spelled(given.names, before.columns.names, case_sensitive=case_sensitive)
-    return pa.schema([field.with_name(name) for name, field in zip(names, given, strict=True)])
+        return columns
+    names = spelled(columns.names, before.columns.names, case_sensitive=case_sensitive)
+    return pa.schema([field.with_name(name) for name, field in zip(names, columns, strict=True)])
 
 
 def schema_to_write(
-    given: pa.Schema,
+    columns: pa.Schema,
     keys: Sequence[str],
     max_parallelism: int | None,
     before: StateSchema | None,
@@ -304,9 +304,9 @@ def schema_to_write(
     if before is None:
         if max_parallelism is None:
             max_parallelism = PARTITIONED_MAX_PARALLELISM if partition_columns else DEFAULT_MAX_PARALLELISM
-        return StateSchema.of(given, keys, max_parallelism, partition_columns)
+        return StateSchema.of(columns, keys, max_parallelism, partition_columns)
     fields = []
-    for each in given:
+    for each in columns:
         frozen = before.columns.field(each.name).type if each.name in before.key_columns else each.type
         fits = wider_type(frozen, each.type) == frozen
         fields.append(each.with_type(frozen) if fits else each)

@@ -101,7 +101,7 @@ def check_compose(sources: Sequence[Source], target: str) -> None:
     check_name(target)
     if not 1 <= len(sources) <= MAX_COMPOSE_SOURCES:
         raise InvalidInputError(
-            f"one compose takes 1 to {MAX_COMPOSE_SOURCES} sources; {target!r} was given {len(sources)}"
+            f"one compose takes 1 to {MAX_COMPOSE_SOURCES} sources, not the {len(sources)} of {target!r}"
         )
     for source in sources:
         check_name(source.name)

@@ -51,7 +51,7 @@ class EarlyFile:
                 for task in tasks[len(self._file.tasks) :]:
                     self._file.write(task)
             except Exception as error:  # noqa: BLE001 - if it persists, the first attempt meets it again
-                _logger.info("the file of a waiting batch was given up: %s", error)
+                _logger.info("the early file of a waiting batch was dropped: %s", error)
                 self._close()
 
     def finish(self, batch: Sequence[UploadTask]) -> UploadTasksResult | None:

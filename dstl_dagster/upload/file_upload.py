@@ -104,7 +104,7 @@ class LocalCopySink:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._partial.open("xb", buffering=0)
         except OSError:
-            self._give_up()
+            self._drop_failed()
 
     def write(self, octets: bytes | memoryview) -> None:
         if self._file is None:
@@ -114,22 +114,22 @@ class LocalCopySink:
             while len(view) > 0:
                 view = view[self._file.write(view) :]
         except OSError:
-            self._give_up()
+            self._drop_failed()
 
     def close(self, size: int | None, stored_bytes: int) -> LocalStateHandle | None:
-        """Publish the copy under its name; None where it was given up."""
+        """Publish the copy under its name; None where it was dropped."""
         if self._file is None:
             return None
         try:
             self._file.close()
             os.replace(self._partial, self._path)  # noqa: PTH105 - the same as Path.replace, with the error of the OS
         except OSError:
-            self._give_up()
+            self._drop_failed()
             return None
         return LocalStateHandle(str(self._path), size, stored_bytes=stored_bytes)
 
-    def _give_up(self) -> None:
-        _logger.warning("local copy %s of a changelog file was given up", self._path, exc_info=True)
+    def _drop_failed(self) -> None:
+        _logger.warning("local copy %s of a changelog file was dropped", self._path, exc_info=True)
         self.failed = True
         self.abort()
 

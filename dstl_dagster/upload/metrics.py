@@ -11,7 +11,7 @@ request begins with the first of them. Does not own where they go (`dstl_dagster
     attemptsPerUpload           which attempt won
     totalAttemptsPerUpload      attempts started or due by the time of success
     uploadQueueSize             gauge: tasks that wait for their batch
-    numberOfLocalCopyFailures   +1 for each local copy that was given up (ours)
+    numberOfLocalCopyFailures   +1 for each local copy that was dropped (ours)
     numberOfDiscardedUploads    +1 for each result that lost or came too late, and was deleted (ours)
 """
 

@@ -55,7 +55,7 @@ class StateChangeUploader(Closing, Protocol):
 class StateChangeFsUploader(StateChangeUploader):
     """Writes one new object for each attempt, below `<base path>/<job id>/dstl/`.
 
-    With `local_directory` it also writes each file there. A copy that fails is given up and counted.
+    With `local_directory` it also writes each file there. A copy that fails is dropped and counted.
     """
 
     def __init__(

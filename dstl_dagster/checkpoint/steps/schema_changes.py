@@ -24,13 +24,13 @@ def refuse_schema_change(before: OperatorReport | None, now: OperatorReport) -> 
 
 def _refuse_new_keys(before: OperatorReport, now: OperatorReport) -> None:
     for what in ("key columns", "partition columns", "max_parallelism"):
-        frozen, given = (getattr(each, what.replace(" ", "_")) for each in (before, now))
-        same = frozen == given
+        frozen, wanted = (getattr(each, what.replace(" ", "_")) for each in (before, now))
+        same = frozen == wanted
         if not same and isinstance(frozen, tuple):  # at most renamed
-            same = [*map(before.column_ids.of, frozen)] == [*map(now.column_ids.of, given)]
+            same = [*map(before.column_ids.of, frozen)] == [*map(now.column_ids.of, wanted)]
         if not same:
             raise InvalidInputError(
-                f"operator {now.operator!r} started with {what} {frozen!r} and now has {given!r}: "
+                f"operator {now.operator!r} started with {what} {frozen!r} and now has {wanted!r}: "
                 "they are frozen. Use another operator name, or keep the old ones",
                 kind=ErrorKind.SCHEMA_CHANGE,
             )

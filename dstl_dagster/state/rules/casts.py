@@ -58,8 +58,8 @@ def same_kind(values: Sequence[Typed]) -> list[Typed]:
 
 def as_type(value: Typed, kind: pa.DataType) -> Typed:
     """CAST, as Spark casts by its ANSI rules. Raises: RefusedError where DuckDB casts otherwise."""
-    given, name = value.kind, duckdb_type(kind)
-    if given == kind:
+    source, name = value.kind, duckdb_type(kind)
+    if source == kind:
         return value
     if name is None:
         raise RefusedError(f"a column of type {kind} only takes over a column as it is")
@@ -68,29 +68,29 @@ def as_type(value: Typed, kind: pa.DataType) -> Typed:
     found = _cast(value, kind, name)
     if found is None:
         raise RefusedError(
-            f"{spark_name(given)} becomes {spark_name(kind)}, which DuckDB and Spark do by different rules: "
+            f"{spark_name(source)} becomes {spark_name(kind)}, which DuckDB and Spark do by different rules: "
             "give the column this type before the merge"
         )
     return found
 
 
 def _cast(value: Typed, kind: pa.DataType, name: str) -> Typed | None:
-    given = value.kind
-    if is_nested(given):
+    source = value.kind
+    if is_nested(source):
         return _cast_of_nested(value, kind, name)
     plain = Typed(kind, f"CAST({value.sql} AS {name})", value.may_fail)
     checked = Typed(kind, plain.sql, True)
-    if pt.is_float32(given) and pt.is_float64(kind):
+    if pt.is_float32(source) and pt.is_float64(kind):
         return plain
     if pt.is_string(kind):
         return _cast_to_text(value, plain)
-    if pt.is_boolean(given):
+    if pt.is_boolean(source):
         return plain if pt.is_integer(kind) else None
-    if pt.is_integer(given):
+    if pt.is_integer(source):
         return checked if pt.is_integer(kind) or is_decimal(kind) or pt.is_floating(kind) else None
-    if is_decimal(given):
+    if is_decimal(source):
         return checked if is_decimal(kind) else _cast_of_decimal(value, plain, name)
-    return _whole(value, kind, name) if pt.is_float64(given) and pt.is_integer(kind) else None
+    return _whole(value, kind, name) if pt.is_float64(source) and pt.is_integer(kind) else None
 
 
 def _cast_to_text(value: Typed, plain: Typed) -> Typed | None:
@@ -124,11 +124,11 @@ def _whole(value: Typed, kind: pa.DataType, name: str) -> Typed:
 
 def _cast_of_nested(value: Typed, kind: pa.DataType, name: str) -> Typed | None:
     """Where all its parts are cast by DuckDB alone."""
-    given = value.kind
-    if pt.is_list(given) and pt.is_list(kind):
-        pairs = [(given.value_type, kind.value_type)]
-    elif pt.is_struct(given) and pt.is_struct(kind) and names_of(given) == names_of(kind):
-        pairs = [(mine.type, theirs.type) for mine, theirs in zip(given.fields, kind.fields, strict=True)]
+    source = value.kind
+    if pt.is_list(source) and pt.is_list(kind):
+        pairs = [(source.value_type, kind.value_type)]
+    elif pt.is_struct(source) and pt.is_struct(kind) and names_of(source) == names_of(kind):
+        pairs = [(mine.type, theirs.type) for mine, theirs in zip(source.fields, kind.fields, strict=True)]
     else:
         return None
     may_fail = value.may_fail

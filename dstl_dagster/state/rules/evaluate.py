@@ -118,7 +118,7 @@ def _by_duckdb(rows: pa.Table, expressions: dict[int, str], rules: Sequence[Rule
     duckdb = _duckdb(rules[0])
     config = {"enable_external_access": "false", "arrow_large_buffer_size": "true"}
     with duckdb.connect(":memory:", config=config) as connection:
-        connection.register("given", rows)
+        connection.register("merged", rows)
         try:
             return _selected(connection, [*expressions.values()])
         except duckdb.Error as error:
@@ -133,7 +133,7 @@ def _by_duckdb(rows: pa.Table, expressions: dict[int, str], rules: Sequence[Rule
 def _selected(connection: Any, expressions: Sequence[str]) -> pa.Table:
     columns = ", ".join(f"{each} AS {quoted(f'c{place}')}" for place, each in enumerate(expressions))
     # Nothing of it comes from outside: names are quoted, and all else was translated.
-    found: pa.Table = connection.sql(f"SELECT {columns} FROM given ORDER BY row_number").to_arrow_table()  # noqa: S608
+    found: pa.Table = connection.sql(f"SELECT {columns} FROM merged ORDER BY row_number").to_arrow_table()  # noqa: S608
     return found
 
 

@@ -176,7 +176,7 @@ def test_lines() -> None:
     }
     for wrong, named in (
         ("nonsense", "line 1: expected key=value"),
-        ("a=1\na=2", "line 2: a is given twice"),
+        ("a=1\na=2", "line 2: a occurs twice"),
     ):
         with pytest.raises(InvalidInputError, match=named):
             parse_lines(wrong, "file")
