@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dstl_dagster.errors import ErrorKind, FormatError
-from dstl_dagster.format.changelog_file.change_set_codec import ChangeSetLayout
+from dstl_dagster.format.changelog_file.change_set_codec import COUNT_BYTES, ChangeSetLayout
 from dstl_dagster.format.changelog_file.compression import Compression
 from dstl_dagster.format.sequence import MAX_SEQUENCE_NUMBER, SequenceNumber
 
@@ -232,45 +232,27 @@ def decode_index(trailer: Trailer, packed: bytes) -> FileIndex:
     if len(packed) != trailer.index_bytes or google_crc32c.value(packed) != trailer.index_crc32c:
         raise FormatError("the footer's index does not match its checksum")
     entries = []
-    for fields in _ENTRY.iter_unpack(packed):
-        (
-            log_id,
-            sqn,
-            offset,
-            size,
-            payload,
-            stored_offset,
-            stored_size,
-            block_offset,
+    for log_id, sqn, *places, block_offset, groups, changes, crc, block_crc in _ENTRY.iter_unpack(packed):
+        if sqn > MAX_SEQUENCE_NUMBER:
+            raise FormatError("the footer's index names a position that no log has")
+        entry = ChangeSetEntry(
+            uuid.UUID(bytes=log_id),
+            SequenceNumber(sqn),
+            *places,
+            block_offset or None,
             groups,
             changes,
             crc,
-            bcrc,
-        ) = fields
+            block_crc,
+        )
         if (
-            sqn > MAX_SEQUENCE_NUMBER
-            or offset + size > trailer.body_size
-            or stored_offset + stored_size > trailer.index_offset
-            or size < 4 + 8 * groups + 4 * changes
-            or block_offset + (8 * groups + 4 * changes if block_offset else 0) > trailer.index_offset
+            entry.offset + entry.size > trailer.body_size
+            or entry.stored_offset + entry.stored_size > trailer.index_offset
+            or entry.size < COUNT_BYTES + entry.block_bytes
+            or block_offset + entry.block_bytes * bool(block_offset) > trailer.index_offset
         ):
             raise FormatError("the footer's index points outside the file")
-        entries.append(
-            ChangeSetEntry(
-                uuid.UUID(bytes=log_id),
-                SequenceNumber(sqn),
-                offset,
-                size,
-                payload,
-                stored_offset,
-                stored_size,
-                block_offset or None,
-                groups,
-                changes,
-                crc,
-                bcrc,
-            )
-        )
+        entries.append(entry)
     frames_end = trailer.index_offset if trailer.has_frames else None
     return FileIndex(trailer.compression, trailer.body_size, tuple(entries), frames_end)
 
