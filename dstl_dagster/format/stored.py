@@ -67,7 +67,8 @@ class Stored:
 
 def to_fields(value: Any) -> dict[str, Any]:
     """The stored fields of a dataclass as plain JSON, by name."""
-    return _write(_forms_of(type(value)), value)
+    kind: Any = type(value)
+    return _write(_forms_of(kind), value)
 
 
 def from_fields(kind: type[T], plain: Any, **others: Any) -> T:
@@ -75,7 +76,9 @@ def from_fields(kind: type[T], plain: Any, **others: Any) -> T:
 
     Raises: ValueError, TypeError or LookupError for a field that is missing, unknown, or not of its type.
     """
-    return _read(kind, _forms_of(kind), plain, **others)
+    stored: Any = kind
+    found: T = _read(stored, _forms_of(stored), plain, **others)
+    return found
 
 
 class _Form(NamedTuple):
@@ -141,9 +144,9 @@ def _form_of(kind: Any) -> _Form:
         return _FORMS[kind]
     if hasattr(kind, "from_json"):
         return _Form(lambda value: value.to_json(), lambda plain: kind.from_json(plain))
-    if dataclasses.is_dataclass(kind):
-        forms = _forms_of(kind)
-        return _Form(partial(_write, forms), partial(_read, kind, forms))
+    if hasattr(kind, "__dataclass_fields__"):
+        of_fields = _forms_of(kind)
+        return _Form(partial(_write, of_fields), partial(_read, kind, of_fields))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _Form(lambda member: member.value, kind)
     origin, (first, *others) = get_origin(kind), get_args(kind)
@@ -183,7 +186,7 @@ def _write(forms: Mapping[str, _Form], value: Any) -> dict[str, Any]:
     return {name: form.write(getattr(value, name)) for name, form in forms.items()}
 
 
-def _read(kind: type[T], forms: Mapping[str, _Form], plain: Any, **others: Any) -> T:
+def _read(kind: Any, forms: Mapping[str, _Form], plain: Any, **others: Any) -> Any:
     if _object(plain).keys() != forms.keys():
         missing, unknown = sorted(forms.keys() - plain.keys()), sorted(plain.keys() - forms.keys())
         raise ValueError(f"missing fields {missing}, unknown fields {unknown}")

@@ -193,10 +193,6 @@ class RangeReader(Protocol):
         """Bytes `[start, start+length)`; fewer only at the end of the file."""
         ...
 
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        """The same bytes and their CRC-32C, computed while they are in the CPU cache."""
-        ...
-
     def close(self) -> None:
         """Release the file. May be called again."""
         ...

@@ -194,8 +194,5 @@ class WrapperRanges:
     def read_range(self, start: int, length: int) -> bytes | memoryview:
         return self._inner.read_range(start, length)
 
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        return self._inner.read_summed(start, length)
-
     def close(self) -> None:
         self._inner.close()

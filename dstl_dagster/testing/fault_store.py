@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, DstlError, UnavailableError
-from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.storage import (
     Buffer,
     ObjectReader,
@@ -287,10 +286,6 @@ class _FaultRanges(WrapperRanges):
 
     def read_range(self, start: int, length: int) -> bytes | memoryview:
         return self._store._run("read", self._name, lambda: self._inner.read_range(start, length))
-
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        octets = self.read_range(start, length)
-        return octets, crc32c_of(octets)
 
 
 def _attempt(effect: Callable[[], object]) -> None:

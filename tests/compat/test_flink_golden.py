@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import cramjam
-import google_crc32c
 import pyarrow as pa
 import pytest
 
@@ -54,10 +53,6 @@ class Bytes:
 
     def read_range(self, start: int, length: int) -> bytes:
         return self.content[start : start + length]
-
-    def read_summed(self, start: int, length: int) -> tuple[bytes, int]:
-        octets = self.read_range(start, length)
-        return octets, google_crc32c.value(octets)
 
 
 def _value(seed: int, length: int) -> bytes:

@@ -238,7 +238,6 @@ def test_any_store_counts_as_a_bucket_would(kind: str, tmp_path_factory: pytest.
     else:
         ranges = store.open_ranges("w")  # type: ignore[attr-defined]
         assert cost(lambda: ranges.read_range(0, 2)) == Cost(class_b=1, bytes_down=2)
-        assert cost(lambda: ranges.read_summed(0, 3)) == Cost(class_b=1, bytes_down=3)
         ranges.close()
 
 

@@ -141,9 +141,6 @@ class _RetryingRanges(WrapperRanges):
     def read_range(self, start: int, length: int) -> bytes | memoryview:
         return self._retries.run(lambda _: self._inner.read_range(start, length))
 
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        return self._retries.run(lambda _: self._inner.read_summed(start, length))
-
 
 def _stamp(metadata: Mapping[str, str] | None) -> Mapping[str, str]:
     writer_id = (metadata or {}).get(WRITER_ID_KEY)

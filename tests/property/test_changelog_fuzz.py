@@ -6,7 +6,6 @@ import struct
 import tracemalloc
 import uuid
 
-import google_crc32c
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,10 +34,6 @@ class Bytes:
         assert length >= 0
         assert start >= 0
         return self.content[start : start + length]
-
-    def read_summed(self, start: int, length: int) -> tuple[bytes, int]:
-        octets = self.read_range(start, length)
-        return octets, google_crc32c.value(octets)
 
 
 def _read_all(content: bytes, *, footer_required: bool = False) -> list[tuple[int, bytes]] | None:

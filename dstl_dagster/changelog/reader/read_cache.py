@@ -23,7 +23,7 @@ from dstl_dagster.changelog.reader.stored_file import Ranges, StoredFile, bound_
 from dstl_dagster.concurrency import Closing, after_fork
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.changelog_file.reader import ReadFooter
-from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
+from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.storage import ObjectStore, RangeReader, read_parts
@@ -252,10 +252,6 @@ class _HeldFile:
     def read_range(self, start: int, length: int) -> bytes | memoryview:
         found = self._octets[start : start + length]
         return found if _is_most(found) else bytes(found)
-
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        octets = self.read_range(start, length)
-        return octets, crc32c(octets)
 
     def close(self) -> None:
         pass

@@ -15,7 +15,6 @@ from typing import Protocol, TypeVar
 from dstl_dagster.changelog.reader.read_plan import END_BYTES, REQUEST_BYTES, Span, joined, opening
 from dstl_dagster.concurrency import ReadAhead, Submit
 from dstl_dagster.errors import FormatError, NotFoundError
-from dstl_dagster.format.crc32c import crc32c
 from dstl_dagster.format.handles import StreamStateHandle
 from dstl_dagster.storage import ObjectStore, RangeReader, generation_of_copy, open_ranges
 
@@ -158,13 +157,6 @@ class StoredFile:
                     return found if 2 * span.needed >= span.length else bytes(found)
             if not self._next_span(start):
                 return self._read(start, length)
-
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        opened = None if self._held else self._ranges()
-        if opened is not None:
-            return opened.read_summed(start, length)
-        octets = self.read_range(start, length)
-        return octets, crc32c(octets)
 
     def _next_span(self, start: int) -> bool:
         """Replace what is held by the next expected span, if it can be the one from `start` on."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -232,27 +232,18 @@ def decode_index(trailer: Trailer, packed: bytes) -> FileIndex:
     if len(packed) != trailer.index_bytes or google_crc32c.value(packed) != trailer.index_crc32c:
         raise FormatError("the footer's index does not match its checksum")
     entries = []
-    for log_id, sqn, *places, block_offset, groups, changes, crc, block_crc in _ENTRY.iter_unpack(packed):
+    for log_id, sqn, *numbers in _ENTRY.iter_unpack(packed):
         if sqn > MAX_SEQUENCE_NUMBER:
             raise FormatError("the footer's index names a position that no log has")
-        entry = ChangeSetEntry(
-            uuid.UUID(bytes=log_id),
-            SequenceNumber(sqn),
-            *places,
-            block_offset or None,
-            groups,
-            changes,
-            crc,
-            block_crc,
-        )
+        entry = ChangeSetEntry(uuid.UUID(bytes=log_id), SequenceNumber(sqn), *numbers)
         if (
             entry.offset + entry.size > trailer.body_size
             or entry.stored_offset + entry.stored_size > trailer.index_offset
             or entry.size < COUNT_BYTES + entry.block_bytes
-            or block_offset + entry.block_bytes * bool(block_offset) > trailer.index_offset
+            or (entry.block_offset and entry.block_offset + entry.block_bytes > trailer.index_offset)
         ):
             raise FormatError("the footer's index points outside the file")
-        entries.append(entry)
+        entries.append(entry if entry.block_offset else replace(entry, block_offset=None))
     frames_end = trailer.index_offset if trailer.has_frames else None
     return FileIndex(trailer.compression, trailer.body_size, tuple(entries), frames_end)
 

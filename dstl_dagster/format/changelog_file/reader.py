@@ -288,8 +288,8 @@ class ChangelogFileReader:
         part = self._part(entry, layout, key_groups)
         if part is not None:
             return decode_change_set(self._body_of_part(entry, part), part.layout)
-        body, body_crc = self._body(entry)
-        if body_crc != entry.crc32c:
+        body = self._body(entry)
+        if crc32c(body) != entry.crc32c:
             raise FormatError("a change set does not match its checksum")
         if layout is None:
             _, layout, _ = walk_change_set(in_steps(bytes(body)))
@@ -347,15 +347,9 @@ class ChangelogFileReader:
         part.layout.write_group_headers(kept)
         return pa.py_buffer(kept)
 
-    def _body(self, entry: ChangeSetEntry) -> tuple[pa.Buffer, int]:
-        """The body of a change set, and its CRC-32C."""
-        compression = self._required_index.compression
-        place = (entry.stored_offset, entry.stored_size)
-        if compression is not Compression.NONE or self._in_tail(*place) is not None:
-            body = decompressed_whole(compression, _whole(self._range(*place), place[1]), entry.size)
-            return body, crc32c(body)
-        stored, body_crc = self._ranges.read_summed(*place)
-        return pa.py_buffer(_whole(stored, place[1])), body_crc
+    def _body(self, entry: ChangeSetEntry) -> pa.Buffer:
+        stored = _whole(self._range(entry.stored_offset, entry.stored_size), entry.stored_size)
+        return decompressed_whole(self._required_index.compression, stored, entry.size)
 
     def _walked(self, offset: int) -> tuple[bytes, ChangeSetLayout]:
         source = self._forward(offset)

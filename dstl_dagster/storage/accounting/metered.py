@@ -149,13 +149,6 @@ class _MeteredRanges(WrapperRanges):
     def read_range(self, start: int, length: int) -> bytes | memoryview:
         return _read(self._meter, lambda: self._inner.read_range(start, length))
 
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        payload, crc32c = _counted(
-            self._meter, Operation.READ, lambda: self._inner.read_summed(start, length)
-        )
-        self._meter.add(Cost(bytes_down=len(payload)))
-        return payload, crc32c
-
 
 def _counted(
     meter: CostMeter, operation: Operation, call: Callable[[], _T], *, number: int = 1, bytes_up: int = 0

@@ -1,6 +1,6 @@
-"""Ranges of an open local file, large ones into Arrow's memory pool, checksummed while they are read.
+"""Ranges of an open local file, large ones into Arrow's memory pool.
 
-Owns these reads. Does not own the file, nor what a checksum is compared with.
+Owns these reads. Does not own the file, nor what its bytes are compared with.
 
 The pool reuses pages. Fresh ones, which a large `bytes` always takes, cost several times the read itself.
 """
@@ -13,13 +13,9 @@ from pathlib import Path
 
 from dstl_dagster.concurrency import Closing
 from dstl_dagster.errors import ClosedError
-from dstl_dagster.format.crc32c import EMPTY_CRC32C, crc32c, extend
 
 _POOLED_BYTES = 1 << 20
 """From this size on the pool pays off."""
-
-_STEP_BYTES = 1 << 20
-"""Read at a time where each byte is checksummed: it is still in the cache then."""
 
 
 class FileRanges(Closing):
@@ -51,32 +47,19 @@ class FileRanges(Closing):
         """Up to `length` bytes from `start`, shorter where the file ends."""
         if length < _POOLED_BYTES:
             return os.pread(self._opened(), length, start)
-        return self._pooled(start, length, summed=False)[0]
-
-    def read_summed(self, start: int, length: int) -> tuple[bytes | memoryview, int]:
-        """The same bytes and their CRC-32C."""
-        if length < _POOLED_BYTES:
-            octets = os.pread(self._opened(), length, start)
-            return octets, crc32c(octets)
-        return self._pooled(start, length, summed=True)
-
-    def _pooled(self, start: int, length: int, *, summed: bool) -> tuple[memoryview, int]:
         import pyarrow as pa  # not needed for small objects
 
         descriptor = self._opened()
         left = max(0, self.size_bytes() - start)
         # Arrow's own view is of signed bytes.
         room = memoryview(pa.allocate_buffer(min(length, left))).cast("B")
-        step_bytes = _STEP_BYTES if summed else len(room)
-        done, crc = 0, EMPTY_CRC32C
+        done = 0
         while done < len(room):
-            count = os.preadv(descriptor, [room[done : done + step_bytes]], start + done)
+            count = os.preadv(descriptor, [room[done:]], start + done)
             if not count:
                 break  # the file has become shorter
-            if summed:
-                crc = extend(crc, room[done : done + count])
             done += count
-        return room[:done].toreadonly(), crc
+        return room[:done].toreadonly()
 
     def _opened(self) -> int:
         if self._descriptor is None:

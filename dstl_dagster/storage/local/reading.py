@@ -61,7 +61,6 @@ class LocalReader(FileRanges):
 
     size_bytes = translate_os_errors(FileRanges.size_bytes)
     read_range = translate_os_errors(FileRanges.read_range)
-    read_summed = translate_os_errors(FileRanges.read_summed)
 
     def __del__(self) -> None:
         self.close()

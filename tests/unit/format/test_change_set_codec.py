@@ -149,10 +149,6 @@ def test_a_block_too_long_for_one_hidden_frame_is_left_out(monkeypatch: pytest.M
         def read_range(self, start: int, length: int) -> bytes:
             return content[start : start + length]
 
-        def read_summed(self, start: int, length: int) -> tuple[bytes, int]:
-            octets = self.read_range(start, length)
-            return octets, google_crc32c.value(octets)
-
     reader = ChangelogFileReader(Bytes(), footer_required=True)
     index = reader.index()
     assert index is not None

@@ -39,10 +39,6 @@ class Counted:
         self.reads.append((start, length))
         return self.content[start : start + length]
 
-    def read_summed(self, start: int, length: int) -> tuple[bytes, int]:
-        octets = self.read_range(start, length)
-        return octets, google_crc32c.value(octets)
-
     def close(self) -> None:
         pass
 
