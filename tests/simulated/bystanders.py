@@ -55,9 +55,8 @@ def twins_of_components(batch: int) -> Action:
         for each in held:
             manifest = process.world.payload(ledger.completed[each]["manifest"])
             for file in [] if manifest is None else document(manifest)["files"]:
-                parts = batches.file_parts(
-                    ledger.completed[each]["attempt"], batch, file["object"].rpartition("/")[2]
-                )
+                name = file["recoverable"]["final_blob_identifier"]["object_name"].rpartition("/")[2]
+                parts = batches.file_parts(ledger.completed[each]["attempt"], batch, name)
                 for component, part in zip(file["components"], parts, strict=True):
                     if process.world.payload(component["object_name"], component["bucket_name"]) is None:
                         bucket = process.world.store.in_bucket(component["bucket_name"])

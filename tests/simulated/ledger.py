@@ -236,14 +236,16 @@ class Ledger:
 
     def _snapshot(self, record: Record) -> None:
         view = record["view"]
+        opened = view["open_attempt"]
+        retractions = [[each[name] for name in _RETRACTION] for each in view["retractions"]]
         entries = {entry["completed"]["checkpoint_id"]: entry for entry in view["checkpoints"]}
         wanted: dict[str, tuple[Any, Any]] = {
-            "open": (None if view["open"] is None else view["open"]["attempt"], self._open_attempt()),
+            "open": (None if opened is None else opened["attempt"], self._open_attempt()),
             "last": (view["last_completed_id"], self.last),
             "seen": (view["replaced_id"], self.seen),
             "highest": (view["highest_id"], max(self.completed, default=0)),
             "savepoints": (view["savepoints"], self.savepoints),
-            "retractions": (view["retractions"], self.pending),
+            "retractions": (retractions, self.pending),
             "abandoned": (
                 sorted(one for first, last in view["abandoned"] for one in range(first, last + 1)),
                 sorted(self.abandoned),
@@ -275,6 +277,9 @@ def _slots(entry: Record) -> list[Any]:
         *(None if one is None else one["slot"] for one in records),
         [resolution["slot"] for resolution in entry["resolved"]],
     ]
+
+
+_RETRACTION = ("first_id", "last_id", "after_slot", "restored_slot")
 
 
 @lru_cache(maxsize=20_000)

@@ -163,8 +163,9 @@ def _bad_snapshot(case: Case) -> None:
     timeline = case.coordinator().timeline
     case.checkpoint()
     slot = timeline.tail().slot + 1
-    said = {"open": None, "checkpoints": [], "last_completed_id": None, "highest_id": 0, "savepoint_ends": {}}
-    forged = Snapshot(slot=slot, view={**said, "abandoned": [], "savepoints": {}, "retractions": []})
+    names = ("open_attempt", "checkpoints", "last_completed_id", "replaced_id", "highest_id", "abandoned")
+    said = dict(zip(names, (None, [], None, None, 0, []), strict=True))
+    forged = Snapshot(slot=slot, view={**said, "savepoints": {}, "savepoint_ends": {}, "retractions": []})
     case.replace(timeline.names.slot(slot), encode_record(forged))
     timeline.tail()
 

@@ -187,9 +187,10 @@ def test_a_wrong_snapshot_is_refused(job):
     job.checkpoint(coordinator, 1)
     tail = coordinator.timeline.tail()
     view = {
-        "open": None,
+        "open_attempt": None,
         "checkpoints": [],
         "last_completed_id": None,
+        "replaced_id": None,
         "highest_id": 0,
         "abandoned": [],
         "savepoints": {},
@@ -198,9 +199,8 @@ def test_a_wrong_snapshot_is_refused(job):
     }
     forged = Snapshot(slot=tail.slot + 1, view=view)
     job.store.put(coordinator.timeline.names.slot(forged.slot), encode_record(forged), precondition=ABSENT)
-    with pytest.raises(FormatError) as refused:
+    with pytest.raises(FormatError, match="not what the records before it add up to"):
         coordinator.timeline.tail()
-    assert refused.value.kind == "format"
 
 
 @pytest.mark.parametrize("field", ["checkpoints", "open", "abandoned"])
