@@ -9,6 +9,7 @@ peers     10,000 upserts against the size of the state, and reading all rows aga
           package, the table as Parquet written anew, and each peer that is installed, in turns
 levels    bytes and CPU of a checkpoint against the size of the state, of keys that repeat and of spread ones;
           one partition of a table beside a Parquet file of its own
+large     the first of these up to 10^8 rows: ten minutes more and 8 GiB, so only if it is named
 commit    a commit against the number of components, each answer 50 ms late; beside it, Flink's algorithm
 history   requests of a new process, and names that it lists, against the number of checkpoints before it
 spark     a micro-batch against the number of keys, beside Spark's state store; files, beside its file sink
@@ -95,9 +96,14 @@ def peers(quick: bool) -> Iterator[Plot]:
 
 def levels(quick: bool) -> Iterator[Plot]:
     sizes, checkpoints = ([10**5], 10) if quick else ([10**5, 10**6, 10**7], 200)
-    found = {kind: [measure(kind, size, checkpoints) for size in sizes] for kind in ("same", "spread")}
-    yield from plots_of_levels(found)
+    yield from plots_of_levels(sizes, checkpoints)
     yield partitions((20,) if quick else (100, 1_000), 1_000 if quick else 10_000, 1 if quick else 9)
+
+
+def large(quick: bool) -> Iterator[Plot]:
+    if quick:
+        raise NotHereError("10^8 rows take ten minutes and 8 GiB")
+    yield from plots_of_levels([10**5, 10**6, 10**7, 10**8], 200)
 
 
 def partitions(counts: Sequence[int], row_count: int, rounds: int) -> Plot:
@@ -120,10 +126,10 @@ def partitions(counts: Sequence[int], row_count: int, rounds: int) -> Plot:
     return Plot("results-partition", title, "partitions of the table", "seconds", curves, told)
 
 
-def plots_of_levels(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Plot]:
-    """`found`: by kind of keys what `measure` says of each size."""
+def plots_of_levels(sizes: Sequence[int], checkpoints: int) -> Iterator[Plot]:
+    """What `measure` says of each size."""
+    found = {kind: [measure(kind, size, checkpoints) for size in sizes] for kind in ("same", "spread")}
     said = {"same": "of the same 100,000 keys", "spread": "of keys spread over the state"}
-    checkpoints = next(iter(found.values()))[0]["checkpoints"]
     title = "Changing 10,000 rows in levels"
     told = f"{conditions('numpy')}; {checkpoints} checkpoints, not synced."
 
@@ -190,6 +196,7 @@ def flink(quick: bool) -> Iterator[Plot]:
 PARTS: dict[str, Callable[[bool], Iterator[Plot]]] = {
     "peers": peers,
     "levels": levels,
+    "large": large,
     "commit": commit,
     "history": history,
     "spark": spark,
@@ -204,7 +211,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=list(PARTS), metavar="PART", help=", ".join(PARTS))
     arguments = parser.parse_args()
     missing: list[str] = []
-    for part in arguments.only or PARTS:
+    for part in arguments.only or [each for each in PARTS if each != "large"]:
         began = time.monotonic()
         print(f"== {part}", flush=True)
         plots: list[Plot] = []
