@@ -68,7 +68,7 @@ def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str |
     not among those that follow.
     """
     view = coordinator.timeline.tail()
-    held = view.applied_in(batch)
+    held = _held_since(view, batch)
     before = [0, *(entry.checkpoint_id for entry in view.retained if entry.checkpoint_id < (held or 0))]
     restore_to = None if held is None else before[-1]
     since = _abandoned_since(coordinator, view, batch) if restore_to is None else restore_to + 1
@@ -132,6 +132,14 @@ def correct(
 
 def _is_swap(completed: Completed) -> bool:
     return completed.base == 0 and completed.batch is None
+
+
+def _held_since(view: TimelineView, batch: str) -> int | None:
+    """The first checkpoint of the chain that holds a batch of this name: of several sources, or of one whose
+    batch was applied anew since.
+    """
+    ever = [*view.archive.checkpoints_of_key(batch), *view.checkpoints_since_snapshot(batch)]
+    return next((each for each in ever if not view.is_abandoned(each)), None)
 
 
 def _abandoned_since(coordinator: CheckpointCoordinator, view: TimelineView, batch: str) -> int:

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from dstl_dagster.cli import main
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.jobs import correct, plan_correction
-from dstl_dagster.storage import LocalObjectStore
+from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore
+from dstl_dagster.timeline import BatchKey
 
 DAYS = [f"2001-01-{day:02d}" for day in range(1, 7)]
 
@@ -35,8 +36,6 @@ class Days:
 
 @pytest.fixture
 def days(keyed_on):
-    from dstl_dagster.storage import MemoryObjectStore
-
     made = Days(keyed_on(MemoryObjectStore(), snapshot_interval=8))
     for day in DAYS[:5]:
         made.run(day)
@@ -87,6 +86,28 @@ def test_an_earlier_day_corrected_in_the_middle_of_it_runs_them_all(days):
     assert (plan.restore_to, plan.batches) == (1, tuple(DAYS[1:5]))
     correct(days.coordinator, plan, days.run)
     assert days.versions() == [0, 1, 1, 1, 1]
+
+
+def test_a_day_that_was_replaced_is_corrected_from_before_it(days):
+    """A checkpoint holds it, and the next one holds it anew: between the two is nothing to go back to."""
+    attempt, _ = days.coordinator.open(idempotency_key=DAYS[4], anew=True)
+    days.keyed.complete(attempt, days.keyed.report(attempt, [{"tail": DAYS[4], "flights": 7}]))
+    assert days.versions() == [0, 0, 0, 0, 7]
+    plan = plan_correction(days.coordinator, DAYS[4])
+    assert (plan.restore_to, plan.batches) == (4, (DAYS[4],))
+    correct(days.coordinator, plan, days.run)
+    assert days.versions() == [0, 0, 0, 0, 1]
+
+
+def test_a_day_of_two_sources_is_corrected_in_both(keyed_on):
+    """One has it in an earlier checkpoint than the other."""
+    keyed = keyed_on(MemoryObjectStore())
+    for day in DAYS[:2]:
+        for source in ("orders", "returns"):
+            keyed.complete(keyed.coordinator.trigger(idempotency_key=BatchKey(day, source)))
+    plan = plan_correction(keyed.coordinator, DAYS[1])
+    assert plan.restore_to == 2
+    assert [each.source.partition("@")[0] for each in plan.keys] == ["orders", "returns"]
 
 
 def test_only_some_days_may_be_wanted(days):
