@@ -52,12 +52,13 @@ def assets_in(context: dg.OpExecutionContext, assets: JobAssets) -> JobAssets:
 
 
 def state_of(assets: JobAssets, checkpoint: Checkpoint) -> JobAssets | None:
-    """The same with the asset that made the checkpoint; `None` where none of these did."""
-    if len(assets.state_keys) == 1:
-        return assets
-    source = checkpoint.source
-    made_by = [key for key in assets.state_keys if source is not None and asset_source(key) == source.by]
-    return assets.of_state(made_by[0]) if made_by else None
+    """The same with the asset that made the checkpoint; `None` where another one did."""
+    by = "" if checkpoint.source is None else checkpoint.source.by
+    made_by = [key for key in assets.state_keys if asset_source(key) == by]
+    if made_by:
+        return assets.of_state(made_by[0])
+    # What no asset made is shown by the only one.
+    return assets if len(assets.state_keys) == 1 and not by.startswith("asset:") else None
 
 
 def definition_of(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[Any] | None:

@@ -153,6 +153,37 @@ def test_assets_of_one_job_are_each_applied(shop: Shop) -> None:
     }
 
 
+def test_an_asset_shows_no_day_that_another_one_made(shop: Shop) -> None:
+    """They write one job, and a run of one alone knows of the other by the job's checkpoints."""
+    states = [
+        shop.decorated(dstl.JobAssets("split", state=name), name, partitions_def=DAYS, name=name)
+        for name in ("one", "two")
+    ]
+    for name, day in (("one", "2024-01-01"), ("one", "2024-01-02"), ("two", "2024-01-01")):
+        assert shop.run(states, [f"split/{name}"], partition_key=day) == ""
+    assert shop.instance.get_materialized_partitions(dg.AssetKey(["split", "two"])) == {"2024-01-01"}
+
+
+def test_what_a_restore_undid_is_shown_by_each_asset(shop: Shop) -> None:
+    """Two assets of one job have a batch of the same day, and both lose it."""
+    keys = [dg.AssetKey(["pair", name]) for name in ("one", "two")]
+    states = [
+        shop.decorated(dstl.JobAssets("pair", state=name), name, partitions_def=DAYS, name=name)
+        for name in ("one", "two")
+    ]
+    for day in ("2024-01-01", "2024-01-02"):
+        for key in keys:
+            assert shop.run(states, [key.to_user_string()], partition_key=day) == ""
+    CheckpointCoordinator("pair", open_store(shop.uri)).restore(2)
+    sensor = dstl.build_checkpoint_sensor("pair", partitions_def=DAYS, changelog=shop.changelog)
+    defs = dg.Definitions(assets=states, sensors=[sensor], resources={"changelog": shop.changelog})
+    with dg.build_sensor_context(instance=shop.instance, definitions=defs) as context:
+        sensor(context)
+    for key in keys:
+        shown = shop.instance.get_status_by_partition(key, ["2024-01-01", "2024-01-02"], DAYS)
+        assert [each.value for each in shown.values()] == ["MATERIALIZED", "FAILED"], key
+
+
 def test_two_outputs_of_one_asset_are_each_applied(shop: Shop) -> None:
     """Also where they are one operator, and where only one of them is selected."""
     metadata = {"dstl/keys": ["id"], "dstl/job": "orders", "dstl/operator": "kept"}
