@@ -14,6 +14,7 @@ import pytest
 from dstl_dagster import build_downstream_sensor
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.settings.checkpoint import CheckpointOptions
+from tests.dagster.conftest import Daemon as CheckpointDaemon
 from tests.dagster.days import DAYS, JOB
 
 if TYPE_CHECKING:
@@ -156,6 +157,21 @@ def test_a_run_is_for_the_partition_of_its_checkpoint(days: Days) -> None:
     assert daemon.asked("dagster/partition") == days.shown_checkpoints() == ["chk-00000003"]
 
 
+def test_a_checkpoint_that_completes_during_a_tick_is_asked_for_by_the_next(days: Days) -> None:
+    """It is no checkpoint that was cleaned up."""
+    make(days, DAY(1), files=0)
+
+    def config(completed: Any) -> dict[str, Any]:
+        if completed.checkpoint_id == 1:
+            make(days, DAY(2), files=0)
+        return {}
+
+    daemon = Daemon(days, {"partitions_def": JOB.partitions, "run_config": config})
+    for _ in range(2):
+        daemon.tick()
+    assert daemon.asked("dagster/partition") == ["chk-00000001", "chk-00000002"]
+
+
 def test_a_run_is_for_the_partition_of_the_batch(days: Days) -> None:
     """With config of the user's; a checkpoint of no partition is passed over, and named."""
     make(days, DAY(1), "a fold", DAY(2), files=0)
@@ -189,6 +205,20 @@ def test_without_a_cursor_it_begins_with_what_is_retained(days: Days) -> None:
     make(days, DAY(1), DAY(2), DAY(3), files=0, options=AT_ONCE)
     days.code.CheckpointCoordinator("days", days.store, AT_ONCE).clean_up()
     daemon = Daemon(days)
+    daemon.tick()
+    assert daemon.asked() == ["3"]
+
+
+def test_a_page_that_was_wiped_asks_for_nothing(days: Days) -> None:
+    """Also not for the checkpoints before those that the sensor began with."""
+    make(days, DAY(1), DAY(2), files=0)
+    CheckpointDaemon(days).tick()
+    daemon = Daemon(days, cursor='{"slot": 6}')
+    daemon.tick()
+    days.instance.wipe_assets([JOB.checkpoints_key])
+    daemon.tick()
+    assert daemon.asked() == []
+    make(days, DAY(3), files=0)
     daemon.tick()
     assert daemon.asked() == ["3"]
 

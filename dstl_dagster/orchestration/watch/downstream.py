@@ -12,7 +12,7 @@ repeats anything. A run that exists but never started is asked for again: by its
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -119,7 +119,7 @@ class _Asking:
         page = Page(self.assets, self.instance)
         start = TimelineFollower(page, self.coordinator, SystemClock()).start(cursor_text)
         if cursor_text is not None:
-            return start
+            return replace(start, shown=False)  # a page that is wiped asks for nothing again
         retained = self.coordinator.timeline.tail().retained
         return CheckpointCursor(slot=retained[0].completed.slot - 1) if retained else CheckpointCursor()
 
@@ -129,10 +129,14 @@ class _Asking:
         return self.coordinator.timeline.tail()
 
     def follow(self, start: CheckpointCursor, max_runs: int) -> None:
-        """The cursor stays before a checkpoint that is not committed: the next tick meets it again."""
+        """The cursor stays before a checkpoint that is not committed, or newer than the view: the next tick
+        meets it again.
+        """
         self.cursor, reached = start, start
         completed: Completed | None = None
         for record in self.coordinator.timeline.records(start.slot):
+            if record.slot > self._view.slot:
+                return
             reached = reached.after(record)
             match record:
                 case Completed():
