@@ -293,10 +293,19 @@ def shown_after_check(days: Days) -> tuple[bool, str]:
 
 @pytest.mark.parametrize(
     ("thorough", "since_the_snapshot", "lookups"),
-    [(True, {}, 100), (False, {}, 5), (False, {"1999-01-01": (7,)}, 0), (False, {"1996-01-01": (7,)}, 3)],
+    [
+        (True, {}, 100),
+        (False, {}, 5),
+        (False, {"1999-01-01": (7,)}, 0),
+        (False, {"1996-01-01": (7,)}, 3),
+        (False, {"1996-01-01": (7,), "run:4f2c/update": (8,)}, 3),  # beside them a source without partitions
+    ],
 )
 def test_only_the_latest_days_of_the_archive_are_looked_up(
-    thorough: bool, since_the_snapshot: dict[str, tuple[int, ...]], lookups: int
+    thorough: bool,
+    since_the_snapshot: dict[str, tuple[int, ...]],
+    lookups: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each costs a request: a hundred of a thousand days, and beside a checkpoint none that must be held."""
     asked: list[str] = []
@@ -307,14 +316,14 @@ def test_only_the_latest_days_of_the_archive_are_looked_up(
             return [1]
 
     days = [f"{1000 + number}-01-01" for number in range(1000)]
-    instance: Any = SimpleNamespace(
-        get_materialized_partitions=lambda _: set(days), get_status_by_partition=lambda *_: None
-    )
     archive: Any = Archive()
     keys = {BatchKey(key): ids for key, ids in since_the_snapshot.items()}
     view = TimelineView(slot=33, snapshot_slot=32, archive=archive, keys=keys)
-    page = AssetsPage(JobAssets("orders"), instance, dg.StaticPartitionsDefinition(days))
-    found = partitions_finding(page, view, thorough=thorough)
+    with dg.DagsterInstance.ephemeral() as instance:
+        monkeypatch.setattr(instance, "get_materialized_partitions", lambda _: set(days))
+        monkeypatch.setattr(instance, "get_status_by_partition", lambda *_: None)
+        page = AssetsPage(JobAssets("orders"), instance, dg.StaticPartitionsDefinition(days))
+        found = partitions_finding(page, view, thorough=thorough)
     assert found.passed
     assert sorted(asked) == days[len(days) - lookups :]
 

@@ -227,7 +227,7 @@ def _days(page: Page, view: TimelineView, thorough: bool) -> tuple[list[str], li
     of_files = _statuses(page, page.assets.files_key, definition)
     undone = [
         key
-        for key in _to_look_up({*of_state, *of_files}, view, thorough)
+        for key in _to_look_up({*of_state, *of_files}, page, view, thorough)
         if not is_held(view, definition, key)
     ]
     shown = {key: {of_state.get(key), of_files.get(key)} for key in undone}
@@ -255,7 +255,7 @@ def _statuses(
     return {each: found.get(each) or dg.AssetPartitionStatus.MATERIALIZED for each in ever}
 
 
-def _to_look_up(shown: Iterable[str], view: TimelineView, thorough: bool) -> list[str]:
+def _to_look_up(shown: Iterable[str], page: Page, view: TimelineView, thorough: bool) -> list[str]:
     """Those that cost no request, and of the others the latest."""
     names = _names(view)
     free = [key for key in shown if key in names]
@@ -264,9 +264,13 @@ def _to_look_up(shown: Iterable[str], view: TimelineView, thorough: bool) -> lis
         return free + others
     if thorough:
         return free + others[:_ARCHIVED_AT_ONCE]
-    held = [batch.key for batch, ids in view.keys.items() if not all(map(view.is_abandoned, ids))]
-    # Partitions become state in order: what comes before one that is held is held as well.
-    return free + [key for key in others if not held or key > max(held)][:_ARCHIVED_BESIDE]
+    held = {batch.key for batch, ids in view.keys.items() if not all(map(view.is_abandoned, ids))}
+    # Partitions become state in order: what comes before one that is held is held as well. The batch of a run
+    # without partitions, and that of a driver, is before or after none.
+    last = max(
+        (key for key in held if page.files and has_partition(page.files, key, page.instance)), default=""
+    )
+    return free + [key for key in others if key > last][:_ARCHIVED_BESIDE]
 
 
 def _names(view: TimelineView) -> set[str]:
