@@ -14,6 +14,7 @@ from dstl_dagster.settings.ttl import StateTtlConfig as StateTtlConfig
 from dstl_dagster.settings.units import (
     parse_bool as parse_bool,
     parse_duration as parse_duration,
+    parse_float as parse_float,
     parse_int as parse_int,
     parse_memory_size as parse_memory_size,
     parse_names as parse_names,

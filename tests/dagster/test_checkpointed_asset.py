@@ -479,8 +479,12 @@ def hinted(rows: "Unknown") -> Any:  # type: ignore[name-defined] # noqa: F821
         (plain, {}, "plain: give `keys`, or take `batch` and write by it"),
         (plain, {"keys": "customer"}, "expected names in a list, such as ['customer']"),
         (plain, {"update": {}}, "`update`, `schema` and `delete` need `keys`"),
-        (plain, {"keys": ["a"], "update": {}}, "`update` needs `schema`"),
-        (plain, {"keys": ["a"], "schema": "a INT"}, "`schema` is for `update`"),
+        (plain, {"keys": ["a"], "update": {}}, "`update` and `schema`, the state's columns, belong together"),
+        (
+            plain,
+            {"keys": ["a"], "schema": "a INT"},
+            "`update` and `schema`, the state's columns, belong together",
+        ),
         (plain, {"keys": ["a"], "delete": 3}, "`delete` names a boolean column"),
         (
             plain,

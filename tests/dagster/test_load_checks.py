@@ -244,7 +244,7 @@ def _of_io_manager(*assets: tuple[str | list[str], Any, dict[str, Any]]) -> dg.D
         (None, {"dstl/keys": ["a"], "dstl/key": ["a"]}, "metadata dstl/key means nothing"),
         (None, {"dstl/keys": ["a"], "partition_expr": "a"}, "partition_expr .* it has no partitions_def"),
         (None, {"dstl/keys": "a"}, r"expected names in a list, such as \['a'\]"),
-        (None, {"dstl/keys": ["a"], "dstl/schema": "a INT"}, "dstl/update and dstl/schema belong together"),
+        (None, {"dstl/keys": ["a"], "dstl/schema": "a INT"}, "the state's columns, belong together"),
         (None, {"dstl/keys": ["a"], "mode": "append"}, "mode 'append' is none of merge, overwrite"),
         (
             None,

@@ -381,17 +381,9 @@ def _reader(runs: _Runs) -> dg.IOManagerDefinition:
 
 
 def _require_rule(name: str, rule: MergeRule, takes_batch: bool) -> None:
-    update, schema, delete = rule.update, rule.schema, rule.delete
-    if not rule.keys:
-        if update is not None or schema is not None or delete is not None:
-            raise InvalidInputError(f"{name}: `update`, `schema` and `delete` need `keys`")
-        if not takes_batch:
-            raise InvalidInputError(f"{name}: give `keys`, or take `batch` and write by it")
-    elif update is not None and schema is None:
-        raise InvalidInputError(f"{name}: `update` needs `schema`, the columns of the state")
-    elif update is None and schema is not None:
-        raise InvalidInputError(f"{name}: `schema` is for `update`; rows that replace others have their own")
-    elif update is None and delete is not None and not isinstance(delete, str):
-        raise InvalidInputError(f"{name}: without `update`, `delete` names a boolean column")
     if rule.keys:
         rule.require_fitting(name)
+    elif not (rule.update is None and rule.schema is None and rule.delete is None):
+        raise InvalidInputError(f"{name}: `update`, `schema` and `delete` need `keys`")
+    elif not takes_batch:
+        raise InvalidInputError(f"{name}: give `keys`, or take `batch` and write by it")

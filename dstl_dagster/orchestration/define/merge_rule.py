@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.define.asset_arguments import argument
 from dstl_dagster.state import (
     StateSchema,
@@ -61,11 +62,20 @@ class MergeRule:
         return merge_state(rows, update=self.update, schema=self.schema, delete=self.delete, **common)
 
     def require_fitting(self, what: str) -> None:
-        """`schema`, if there is one, has the keys, the TTL's column and what the rules name; SQL is whole.
+        """`update` comes with `schema`, which has the keys, the TTL's column and what the rules name; SQL is
+        whole.
 
         Raises: InvalidInputError, as the run would for most, naming the column or the rule.
         """
         keys, schema, update, ttl = self.keys, self.schema, self.update, self.ttl
+        with argument("schema"):
+            if (update is None) != (schema is None):
+                raise InvalidInputError(
+                    f"{what}: `update` and `schema`, the state's columns, belong together"
+                )
+        with argument("delete"):
+            if update is None and not isinstance(self.delete, str | None):
+                raise InvalidInputError(f"{what}: without `update`, `delete` names a boolean column")
         if schema is None or update is None:  # the columns come with the first rows
             columns = pa.schema([(name, pa.string()) for name in keys])
         else:

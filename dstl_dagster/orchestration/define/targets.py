@@ -151,8 +151,6 @@ class Target:
             raise InvalidInputError(
                 f'{where}: name the key columns of its state, as metadata={{"dstl/keys": ["customer"]}}'
             )
-        if ("update" in given) != ("schema" in given):
-            raise InvalidInputError(f"{where}: {_PREFIX}update and {_PREFIX}schema belong together")
         table = None
         if _PARTITION_EXPR in raw and (is_written or definition is not None):
             table = PartitionColumns.of(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from math import inf
 from typing import Any, Final, NamedTuple
 
 import dagster as dg
@@ -29,7 +28,7 @@ from dstl_dagster.orchestration.report.findings import MAX_AGE_HOURS, NONE_YET, 
 from dstl_dagster.orchestration.report.reconcile import partition_changes
 from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.orchestration.timeline_check import compare_timeline
-from dstl_dagster.settings import CostBudget
+from dstl_dagster.settings import CostBudget, parse_float
 
 _GIB = 1024**3
 DEFAULT_MAX_AGE = timedelta(days=1, hours=12)
@@ -83,7 +82,7 @@ def build_checkpoint_checks(
         page = Page(assets_in(op_context, assets), op_context.instance, partitions_def)
         look = _Look(page, coordinator, check_clock)
         # None looks at a store that is not the one that was shown.
-        away = compare_timeline(page.instance, coordinator).away
+        away = compare_timeline(page.instance, coordinator, page.assets.checkpoints_key).away
         for name, limit in limits.items():
             if name in chosen:
                 found = look.find(name, limit) if away is None else Finding(False, away)
@@ -111,17 +110,12 @@ def parse_limits(data: Mapping[str, float | str]) -> dict[str, float]:
     """The limits of checks of the data. Raises: InvalidInputError for another name, or a limit that is
     none.
     """
-    for name in data.keys() - _DATA.keys():
+    for name in data.keys() - {*_DATA}:
         raise InvalidInputError(f"{name!r} is no check of the data: they are {', '.join(_DATA)}")
-    limits = {}
-    for name, limit in data.items():
-        most, unit = _DATA[name]
-        try:
-            limits[name] = float(limit)
-        except (TypeError, ValueError):
-            limits[name] = -1.0
-        if not 0 <= limits[name] <= most:
-            raise InvalidInputError(f"{name} is {unit}, not {limit!r}")
+    limits = {name: parse_float(name, limit, minimum=0) for name, limit in data.items()}
+    for name in _SHARES:
+        if limits.get(name, 0) > 1:
+            raise InvalidInputError(f"{name} is a share, 0 to 1, not {limits[name]}")
     return limits
 
 
@@ -305,13 +299,9 @@ def _limited(measured: str, found: float, most: float, text: str) -> Finding:
     return Finding(found <= most, text, warn=True, measures={measured: found})
 
 
-_DATA: Final[Mapping[str, tuple[float, str]]] = {
-    "row_drop": (1, "a share, 0 to 1"),
-    "delete_share": (1, "a share, 0 to 1"),
-    "null_keys": (inf, "a number of rows"),
-    "unchanged_days": (inf, "days"),
-}
-"""The most that the limit of each check of the data may be, and its unit."""
+_SHARES: Final = ("row_drop", "delete_share")
+_DATA: Final = (*_SHARES, "null_keys", "unchanged_days")
+"""The checks of the data."""
 
 CHECKS: Final[Mapping[str, _Check]] = {
     "manifest_readable": _Check(

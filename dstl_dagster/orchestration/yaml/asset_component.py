@@ -29,9 +29,9 @@ from dstl_dagster.orchestration.yaml.field_values import (
     as_text,
     condition_at,
     given,
-    number_of,
     object_at,
 )
+from dstl_dagster.settings import parse_int
 
 EXAMPLE = '''"""The data of a run. Its rows replace those of their keys in the state."""
 
@@ -127,9 +127,7 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
         function = object_at("function", self.function, _package_of(context))
         if not callable(function):
             raise InvalidInputError(f"function: {self.function} is {function!r}: name a function")
-        if (self.update is None) != (self.state_schema is None):
-            raise InvalidInputError("state_schema: it belongs to update, as the columns of the state")
-        op = self.op or OpSpec()
+        op, groups = self.op or OpSpec(), self.max_parallelism
         if op.name is not None or op.backfill_policy is not None:
             raise InvalidInputError(
                 "op: has `tags` and a `pool`; its name is that of the asset, and a run is for one partition"
@@ -141,7 +139,7 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
             update=None if self.update is None else as_text(self.update),
             delete=self.delete,
             operator=self.operator,
-            max_parallelism=number_of("max_parallelism", self.max_parallelism, least=1),
+            max_parallelism=None if groups is None else parse_int("max_parallelism", groups, minimum=1),
             ttl=None if self.ttl is None else self.ttl.config(),
             partitions_def=partitions,
             source=self.source,

@@ -32,11 +32,10 @@ from dstl_dagster.orchestration.yaml.field_values import (
     as_text,
     client_at,
     given,
-    number_of,
     partitions_of,
 )
 from dstl_dagster.orchestration.yaml.refusals import checked_model, place_of, repeated_key, sentences
-from dstl_dagster.settings import CostBudget, parse_duration, parse_memory_size
+from dstl_dagster.settings import CostBudget, parse_duration, parse_float, parse_int, parse_memory_size
 
 _HOUR = timedelta(hours=1)
 
@@ -244,7 +243,7 @@ class CheckpointLineageComponent(dg.Component, Fields):
     def _defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         with argument("job"):
             names = (self.job, self.state, self.files, self.checkpoints, tuple(self.operators))
-            assets = JobAssets(*names, sample=number_of("sample", self.sample))
+            assets = JobAssets(*names, sample=parse_int("sample", self.sample, minimum=0))
         # Bound to each definition, so that several components can use different stores.
         changelog = ChangelogStorageResource(
             uri=self.store,
@@ -277,9 +276,10 @@ class CheckpointLineageComponent(dg.Component, Fields):
             schedules = [
                 build_maintenance(assets, work, when=cron, **maintenance) for work, cron in crons.items()
             ]
+        interval = parse_int("minimum_interval_seconds", self.minimum_interval_seconds, minimum=0)
         of_sensors: dict[str, Any] = {
             "changelog": changelog,
-            "minimum_interval_seconds": number_of("minimum_interval_seconds", self.minimum_interval_seconds),
+            "minimum_interval_seconds": interval,
             "default_status": dg.DefaultSensorStatus(self.default_status),
         }
         checkpoint_sensor = build_checkpoint_sensor(
@@ -334,8 +334,8 @@ class CheckpointLineageComponent(dg.Component, Fields):
         return [self._shown_as(spec) for spec in specs]
 
     def _freshness(self) -> timedelta | None:
-        hours = number_of("freshness_hours", self.freshness_hours, whole=False)
-        return None if hours is None else hours * _HOUR
+        hours = self.freshness_hours
+        return None if hours is None else _HOUR * parse_float("freshness_hours", hours, minimum=0)
 
     def _retry_policy(self) -> dg.RetryPolicy:
         return DEFAULT_RETRY_POLICY if self.retry_policy is None else self.retry_policy.policy()

@@ -8,7 +8,6 @@ Owns how YAML names what Python users pass as objects. Does not own which fields
 
 from collections.abc import Mapping
 from importlib import import_module
-from math import inf
 from typing import Any, Final
 
 import dagster as dg
@@ -17,7 +16,7 @@ from pydantic import ConfigDict
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.watch.downstream import build_downstream_sensor
-from dstl_dagster.settings import StateTtlConfig
+from dstl_dagster.settings import StateTtlConfig, parse_float, parse_int
 
 Option = str | int | float | bool
 """Dagster turns `"30"` in YAML into a number, quoted or not, so a number is accepted like its text."""
@@ -82,7 +81,7 @@ class PartitionsFields(Fields):
                 f"timezone and {', '.join(_OFFSETS_OF[self.type])}, not {', '.join(given) or 'nothing'}"
             )
         for name in set(given) & set(_OFFSETS):
-            given[name] = number_of(f"partitions_def: {name}", given[name])
+            given[name] = parse_int(f"partitions_def: {name}", given[name], minimum=0)
         try:
             return _BY_TIME[self.type](**given)
         except Exception as error:  # of several kinds, in the words of strptime, zoneinfo and cron
@@ -106,12 +105,11 @@ class RetryFields(Fields):
 
     def policy(self) -> dg.RetryPolicy:
         """Raises: InvalidInputError."""
-        retries = number_of("retry_policy: max_retries", self.max_retries)
-        delay = number_of("retry_policy: delay", self.delay, whole=False)
+        delay = self.delay
         try:
             return dg.RetryPolicy(
-                max_retries=retries,
-                delay=delay,
+                max_retries=parse_int("retry_policy: max_retries", self.max_retries, minimum=0),
+                delay=None if delay is None else parse_float("retry_policy: delay", delay, minimum=0),
                 backoff=None if self.backoff is None else dg.Backoff(self.backoff),
                 jitter=None if self.jitter is None else dg.Jitter(self.jitter),
             )
@@ -174,7 +172,7 @@ class DownstreamFields(Fields):
             partitions_def=known[self.partitions],
             run_config=None if self.run_config is None else object_at("run_config", self.run_config),
             name=self.name,
-            max_runs_per_tick=number_of("max_runs_per_tick", self.max_runs_per_tick, least=1),
+            max_runs_per_tick=parse_int("max_runs_per_tick", self.max_runs_per_tick, minimum=1),
             **of_sensors,
         )
 
@@ -226,20 +224,6 @@ def object_at(field: str, path: Any, package: str | None = None) -> Any:
     if not hasattr(found, name):
         raise InvalidInputError(f"{field}: module {module} has no {name!r}: write module:name")
     return getattr(found, name)
-
-
-def number_of(field: str, value: Option | None, *, least: float = 0, whole: bool = True) -> Any:
-    """A number, also as text, such as an environment variable gives. Raises: InvalidInputError."""
-    if value is None:
-        return None
-    try:
-        found = float(value)
-        if isinstance(value, bool) or not least <= found < inf or (whole and found != int(found)):
-            raise ValueError
-    except ValueError as error:
-        kind = "a whole number" if whole else "a number"
-        raise InvalidInputError(f"{field}: {value!r} is not {kind} of {least:g} or more") from error
-    return int(found) if whole else found
 
 
 def condition_at(given: Any, state: dg.AssetKey) -> dg.AutomationCondition[Any] | None:
