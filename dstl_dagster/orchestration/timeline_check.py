@@ -97,14 +97,16 @@ def compare_timeline(
     """Compare. At most two requests while there is no difference, and none for a view that was read before.
 
     Args:
-        keys: of assets that show the job's checkpoints by `shown_metadata`.
+        keys: of the assets that show the job's checkpoints, by `shown_metadata` or where definitions have
+            another key than ours for them.
         followed_to: the slot up to which the store is known to have what it had (inclusive).
     """
-    shown = _newest(instance, (JobAssets.defined(coordinator.job).checkpoints_key, *keys))
+    showing = {*keys, JobAssets.defined(coordinator.job).checkpoints_key}
+    shown = _newest(instance, showing)
     if shown is None:
         return Comparison(coordinator, known=False)
     difference = _difference(coordinator, shown, followed_to)
-    started_over = difference is not None and _is_started_over(instance, coordinator)
+    started_over = difference is not None and _is_started_over(instance, coordinator, showing)
     return Comparison(coordinator, True, difference, started_over)
 
 
@@ -159,7 +161,9 @@ def _completed_at(coordinator: CheckpointCoordinator, slot: int) -> TimelineReco
     return seen or next(timeline.records(slot - 1), None)
 
 
-def _is_started_over(instance: dg.DagsterInstance, coordinator: CheckpointCoordinator) -> bool:
+def _is_started_over(
+    instance: dg.DagsterInstance, coordinator: CheckpointCoordinator, showing: Iterable[dg.AssetKey]
+) -> bool:
     """A run that was tagged so is at work there, or made the last checkpoint, which was never shown."""
     timeline, owners = coordinator.timeline, OwnerRuns(instance)
     view = timeline.seen()
@@ -169,7 +173,7 @@ def _is_started_over(instance: dg.DagsterInstance, coordinator: CheckpointCoordi
     if view.last_completed is None:
         return False
     completed = view.last_completed.completed
-    key = JobAssets.defined(coordinator.job).checkpoints_key
-    if instance.get_event_tags_for_asset(key, {TAG_VERSION: str(completed.attempt)}):
+    version = {TAG_VERSION: str(completed.attempt)}
+    if any(instance.get_event_tags_for_asset(key, version) for key in showing):
         return False  # something else was shown since
     return owners.are_tagged(completed.owner, TAG_START_OVER)

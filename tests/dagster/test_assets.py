@@ -308,3 +308,16 @@ def test_runs_of_a_job_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.M
             )
         queue = QueuedRunCoordinatorDaemon(interval_seconds=1)
         assert len(queue._get_runs_to_dequeue(instance, instance.get_concurrency_config(), None)) == 1
+
+
+def test_a_link_leads_to_a_key_with_a_prefix(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the checkpoints' asset, as of a module that is loaded with one."""
+    specs = [
+        each.replace_attributes(key=["eu", *each.key.path]) for each in checkpoint_asset_specs(days.code.JOB)
+    ]
+    resources = {"changelog": days.resource()}
+    location = dg.Definitions([days.code.build_state(), *specs], resources=resources).get_repository_def()
+    monkeypatch.setattr("dstl_dagster.orchestration.code_location.code_location", lambda _: location)
+    assert days.run("2024-01-01").success
+    (event,) = days.events("state")
+    assert "(/assets/eu/days/checkpoints?" in event.metadata["checkpoint"].value

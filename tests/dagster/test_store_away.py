@@ -462,3 +462,25 @@ def test_a_job_that_was_dropped_is_started_over_by_one_run(stored: Days) -> None
     assert stored.run("2024-01-01", tags=START_OVER).success
     assert stored.shown_checkpoints() == ["chk-00000001"]
     assert stored.run("2024-01-02").success
+
+
+def test_it_is_noticed_under_keys_with_a_prefix(days: Days) -> None:
+    """As of a module that is loaded with one: what was shown stands under those keys."""
+    job = days.code.JOB
+    shown = [spec.replace_attributes(key=["eu", *spec.key.path]) for spec in dstl.checkpoint_asset_specs(job)]
+    sensor = dstl.build_checkpoint_sensor(job)
+
+    def tick() -> dg.SensorResult:
+        resources = {"changelog": days.resource()}
+        defs = dg.Definitions(assets=shown, sensors=[sensor], resources=resources)
+        with dg.build_sensor_context(
+            instance=days.instance, definitions=defs, resources=resources
+        ) as context:
+            return sensor(context)
+
+    days.code.make_outside(days.uri, "2024-01-01")
+    for event in tick().asset_events:
+        days.instance.report_runless_asset_event(event)
+    days.uri = f"{days.uri}-emptied"
+    with pytest.raises(ConflictError, match=REFUSED):
+        tick()

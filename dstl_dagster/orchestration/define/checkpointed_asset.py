@@ -225,7 +225,7 @@ class _Runs:
                     yield from checks
                     return
                 result = replace(result, checks=checks)
-            made = output_of_state(op_context, resource.coordinator(assets.job), attempt)
+            made = output_of_state(op_context, assets, resource.coordinator(assets.job), attempt)
             yield made._replace(
                 asset_key=key,
                 metadata={

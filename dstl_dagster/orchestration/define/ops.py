@@ -160,7 +160,7 @@ class StepOps:
             if not context.has_assets_def:
                 yield dg.Output(value)
                 return
-            made = output_of_state(context, _begin(reference, changelog)[1], attempt, step="4-7")
+            made = output_of_state(context, shown, _begin(reference, changelog)[1], attempt, step="4-7")
             # Not `set_data_version`: of an asset that depends on itself Dagster would warn of two versions.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", dg.BetaWarning)  # of the argument `data_version`

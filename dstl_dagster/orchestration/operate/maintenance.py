@@ -206,8 +206,9 @@ def _job(
         with without_useless_retries(f"{work} of job {assets.job!r}", {"store": changelog.uri}):
             # The run owns what it opens, as in a batch, so that a retry may end its own attempt.
             coordinator = changelog.coordinator(assets.job, owner=owner_of(context.run))
-            require_shown_timeline(context.run, context.instance, coordinator)
-            run(Step(context, assets, coordinator, partitions_def))
+            own = Step(context, assets, coordinator, partitions_def)
+            require_shown_timeline(context.run, context.instance, coordinator, own.assets.checkpoints_key)
+            run(own)
 
     @dg.graph(name=job_name)
     def steps() -> None:

@@ -270,12 +270,16 @@ def state_metadata(checkpoint: Checkpoint, prices: StoragePrices) -> dict[str, A
 
 
 def output_of_state(
-    context: dg.OpExecutionContext, coordinator: CheckpointCoordinator, attempt: Attempt, step: str = "1-7"
+    context: dg.OpExecutionContext,
+    assets: JobAssets,
+    coordinator: CheckpointCoordinator,
+    attempt: Attempt,
+    step: str = "1-7",
 ) -> dg.MaterializeResult[Any]:
     """What a run of the state's own asset reports of the checkpoint that its attempt completed. `step`: as
     its op is tagged.
     """
-    checkpoint, assets = coordinator.get(attempt.checkpoint_id), JobAssets.defined(coordinator.job)
+    checkpoint = coordinator.get(attempt.checkpoint_id)
     view, definition = coordinator.timeline.seen(), definition_of(context)
     reporter = Reporter.of(assets, coordinator, view, "run", partitions_def=definition)
     event = reporter.state(assets.state_key, checkpoint, None, step)

@@ -94,7 +94,10 @@ class TimelineFollower:
         slot = 0 if cursor is None else cursor.slot
         there = self._record_at(slot)
         known = cursor is not None and slot and there and cursor.decision in (None, there.decision_id)
-        found = compare_timeline(self.page.instance, self.coordinator, followed_to=slot if known else 0)
+        page, followed_to = self.page, slot if known else 0
+        found = compare_timeline(
+            page.instance, self.coordinator, page.assets.checkpoints_key, followed_to=followed_to
+        )
         start_over = cursor is not None and cursor.start_over
         if found.away is not None and not start_over:
             raise ConflictError(f"{found.away}{_BY_CURSOR}", kind=ErrorKind.TIMELINE_REPLACED)
