@@ -70,6 +70,18 @@ def test_a_day_is_corrected_with_those_after_it(days: Days) -> None:
     assert [run.tags["dagster/partition"] for run in reversed(runs)] == list(WEEK[2:])
 
 
+def test_a_correction_that_is_repeated_says_that_nothing_was_run(
+    days: Days, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Re-executed, it would undo what ran since: a new run corrects the day again."""
+    monkeypatch.setattr("dstl_dagster.orchestration.operate.correcting.root_run_id", lambda _: "root")
+    for day in WEEK[:2]:
+        assert days.run(day).success
+    warned = f"has corrected {WEEK[1]} already: nothing was run"
+    assert warned not in days.logged(correct(days, WEEK[1]))
+    assert warned in days.logged(correct(days, WEEK[1]))
+
+
 def test_the_first_day_is_corrected_by_beginning_anew(days: Days) -> None:
     """Nothing is before it: all days run again, and the page shows them."""
     for day in WEEK[:2]:

@@ -36,7 +36,10 @@ def correct_partition(step: Step, day_job: Callable[[], dg.JobDefinition]) -> No
     # The same for every try of this run and its re-executions: a late one must not undo what ran since.
     request_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{root_run_id(context.run)}/correct/{partition}")
 
+    ran: list[str] = []
+
     def run(each: str) -> None:
+        ran.append(each)
         if each == plan.batches[0]:  # the restore is behind us: the page shows what is to run again
             match_partitions(step)
             report_restore(step, request_id)
@@ -63,6 +66,9 @@ def correct_partition(step: Step, day_job: Callable[[], dg.JobDefinition]) -> No
         )
 
     correct(coordinator, plan, run, request_id=request_id, progress=progress)
-    context.add_output_metadata(
-        {"partitions": len(plan.batches), "first": partition, "last": plan.batches[-1]}
-    )
+    if not ran:
+        context.log.warning(
+            f"correct: this run, or the one that it re-executes, has corrected {partition} already: nothing "
+            "was run. Launch a new run to correct it again"
+        )
+    context.add_output_metadata({"partitions": len(ran), "first": partition, "last": plan.batches[-1]})
