@@ -12,14 +12,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
-from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.orchestration.code_location import assets_in, definition_of, step_of
 from dstl_dagster.orchestration.inject.renamed_asset import refuse_new_name
@@ -40,70 +40,7 @@ from dstl_dagster.orchestration.steps import Step, show_again
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.timeline import BatchKey, Opened
 
-TakeOver = bool | uuid.UUID
 _LOOK_AGAIN_SECONDS: Final = 1.0
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A step's turn to write a job. `context`: of the step in its run."""
-
-    context: Any
-    coordinator: CheckpointCoordinator
-    clock: Clock = field(default_factory=SystemClock)
-
-    def taken(self, opening: Callable[[TakeOver], T]) -> T:
-        """Open an attempt once no other step of the run has one open; `opening` gets what it may fence.
-
-        Raises: ConflictError (kind `attempt_open`) while another run's is open, or one of this run's that a
-        later step completes; and as `opening` does.
-        """
-        while True:
-            take_over = self._may_fence()
-            try:
-                return opening(take_over)
-            except ConflictError as error:
-                opened = self.coordinator.timeline.seen().open_attempt
-                if error.kind != ErrorKind.ATTEMPT_OPEN or opened is None or not self._is_beside(opened):
-                    raise
-
-    def _may_fence(self) -> TakeOver:
-        """Any attempt, if the run's tag says so. Else the open one, and no other that opens meanwhile, where
-        its run has ended with all re-executions, or its step of this run.
-        """
-        if self.context.dagster_run.tags.get(TAG_TAKE_OVER) == "true":
-            return True
-        owners = OwnerRuns(self.context.instance)
-        waits_for = done = None
-        while True:
-            opened = self.coordinator.timeline.tail().open_attempt
-            if opened is None:
-                return False
-            if not self._is_beside(opened):
-                return opened.attempt if owners.have_ended(opened.owner) else False
-            where = f"checkpoint {opened.checkpoint_id} of job {self.coordinator.job!r}"
-            other = f"step {step_of_owner(opened.owner)} of this run"
-            if owners.are_trying(opened.owner):
-                if waits_for != opened.attempt:
-                    self.context.log.info(f"{other} makes {where}: waiting for it")
-                waits_for = opened.attempt
-                self.clock.sleep_seconds(_LOOK_AGAIN_SECONDS)
-            elif not owners.have_done(opened.owner):
-                return opened.attempt
-            elif done != opened.attempt:
-                done = opened.attempt  # its end may have come since it was seen open
-            else:
-                raise ConflictError(
-                    f"{other} has begun {where}, and a later step completes it: let this one depend on that",
-                    kind=ErrorKind.ATTEMPT_OPEN,
-                )
-
-    def _is_beside(self, opened: Opened) -> bool:
-        """Whether another step of this run has opened it."""
-        step = step_of_owner(opened.owner)
-        own = self.context.step.key
-        root = root_run_id(self.context.dagster_run)
-        return step not in (None, own) and run_of_owner(opened.owner) == root
 
 
 T = TypeVar("T")
@@ -151,11 +88,58 @@ class BatchRequest:
             self.own_check(parent)
 
     def taken(self, opening: Callable[..., T]) -> T:
-        """Open the attempt when it may be, as of `Turn.taken`; `opening` gets what step 1 asks for."""
+        """Open the attempt once no other step of the run has one open; `opening` gets what step 1 asks for.
+
+        Raises: ConflictError (kind `attempt_open`) while another run's is open, or one of this run's that a
+        later step completes; and as `opening` does.
+        """
         asked = partial(opening, idempotency_key=self.key, check=self.check, claim=self.claim)
         if self.step is None:
             return asked(take_over=False)
-        return Turn(self.step, self.coordinator).taken(lambda take_over: asked(take_over=take_over))
+        while True:
+            take_over = self._may_fence()
+            try:
+                return asked(take_over=take_over)
+            except ConflictError as error:
+                opened = self.coordinator.timeline.seen().open_attempt
+                if error.kind != ErrorKind.ATTEMPT_OPEN or opened is None or not self._is_beside(opened):
+                    raise
+
+    def _may_fence(self) -> bool | uuid.UUID:
+        """Any attempt, if the run's tag says so. Else the open one, and no other that opens meanwhile, where
+        its run has ended with all re-executions, or its step of this run.
+        """
+        if self.step.dagster_run.tags.get(TAG_TAKE_OVER) == "true":
+            return True
+        owners = OwnerRuns(self.step.instance)
+        waits_for = done = None
+        while True:
+            opened = self.coordinator.timeline.tail().open_attempt
+            if opened is None:
+                return False
+            if not self._is_beside(opened):
+                return opened.attempt if owners.have_ended(opened.owner) else False
+            where = f"checkpoint {opened.checkpoint_id} of job {self.coordinator.job!r}"
+            other = f"step {step_of_owner(opened.owner)} of this run"
+            if owners.are_trying(opened.owner):
+                if waits_for != opened.attempt:
+                    self.step.log.info(f"{other} makes {where}: waiting for it")
+                waits_for = opened.attempt
+                SystemClock().sleep_seconds(_LOOK_AGAIN_SECONDS)
+            elif not owners.have_done(opened.owner):
+                return opened.attempt
+            elif done != opened.attempt:
+                done = opened.attempt  # its end may have come since it was seen open
+            else:
+                raise ConflictError(
+                    f"{other} has begun {where}, and a later step completes it: let this one depend on that",
+                    kind=ErrorKind.ATTEMPT_OPEN,
+                )
+
+    def _is_beside(self, opened: Opened) -> bool:
+        """Whether another step of this run has opened it."""
+        is_own_run = run_of_owner(opened.owner) == root_run_id(self.step.dagster_run)
+        return is_own_run and step_of_owner(opened.owner) not in (None, self.step.step.key)
 
 
 def request_batch(
