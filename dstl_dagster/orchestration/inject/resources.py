@@ -62,28 +62,16 @@ _FIRST_LATER = ("4", "4-7")
 _Context = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
-class ChangelogStorageResource(dg.ConfigurableResource[Any]):
-    """Where the state and the checkpoints of jobs live.
+class _StoreResource(dg.ConfigurableResource[Any]):
+    """A store by its URI, with the job's options and the credentials."""
 
-    `with changelog.checkpoint(context, job="orders") as batch:` does step 1 (trigger) on entry and step 3
-    (everything durable and reported) on exit.
-    """
-
-    uri: str = Field(
-        description="A store: `gs://bucket/prefix`, or `file:///folder` with nothing to set up. No secrets."
-    )
-    options: dict[str, str] = Field(
-        default_factory=dict,
-        description=(
-            "Options of the jobs, for the control plane and for tasks: execution.checkpointing.*, "
-            "dstl.checkpoint.*, dstl.state.*, dstl.dfs.*, gs.*; for example "
-            "{'execution.checkpointing.num-retained': '30', 'dstl.dfs.upload.timeout': '5 min'}."
-        ),
-    )
+    uri: str
+    options: dict[str, str] = Field(default_factory=dict)
     gcs: dg.ResourceDependency[Any] = Field(
         default=None,  # type: ignore[arg-type] # Dagster's way to make it optional
         description="dagster-gcp's `GCSResource`, or any object with `get_client()`, for credentials of the "
-        "control plane. Without it, and always in Spark's executors, those that Google's libraries find.",
+        "control plane: the same one for all resources of a job. Without it, and in Spark's executors, "
+        "those that Google's libraries find.",
     )
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
@@ -106,15 +94,12 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
 
         Raises: InvalidInputError.
         """
-        _require_uri(self, "uri")
-        given = _literal(self, "options")
+        if not isinstance(self.uri, dg.EnvVar):
+            require_store_uri(self.uri)
+        given = {key: text for key, text in self.options.items() if not isinstance(text, dg.EnvVar)}
         JobOptions.from_mapping(given)
         if len(given) == len(self.options):
             self.job_options()
-
-    def store(self) -> ObjectStore:
-        """The store that `uri` names. Raises: InvalidInputError."""
-        return self._open(self.uri)
 
     def job_options(self, call: Mapping[str, str] | None = None) -> JobOptions:
         """The options of the jobs, with those of one call on top (the precedence: `JobOptions`).
@@ -126,6 +111,30 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
     def _open(self, uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:
         # Those passed are for a request that must not wait; the host, for example, is the job's.
         return _open_with(self.gcs, uri, JobOptions.of(options, self.job_options()))
+
+
+class ChangelogStorageResource(_StoreResource):
+    """Where the state and the checkpoints of jobs live.
+
+    `with changelog.checkpoint(context, job="orders") as batch:` does step 1 (trigger) on entry and step 3
+    (everything durable and reported) on exit.
+    """
+
+    uri: str = Field(
+        description="A store: `gs://bucket/prefix`, or `file:///folder` with nothing to set up. No secrets."
+    )
+    options: dict[str, str] = Field(
+        default_factory=dict,
+        description=(
+            "Options of the jobs, for the control plane and for tasks: execution.checkpointing.*, "
+            "dstl.checkpoint.*, dstl.state.*, dstl.dfs.*, gs.*; for example "
+            "{'execution.checkpointing.num-retained': '30', 'dstl.dfs.upload.timeout': '5 min'}."
+        ),
+    )
+
+    def store(self) -> ObjectStore:
+        """The store that `uri` names. Raises: InvalidInputError."""
+        return self._open(self.uri)
 
     def coordinator(
         self, job: str, *, owner: str | None = None, options: Mapping[str, str] | None = None
@@ -284,7 +293,7 @@ class ChangelogStorageResource(dg.ConfigurableResource[Any]):
         return request_batch(context, coordinator, **work)
 
 
-class RecoverableWriterResource(dg.ConfigurableResource[Any]):
+class RecoverableWriterResource(_StoreResource):
     """The folder in which a job publishes its files exactly once."""
 
     uri: str = Field(
@@ -298,23 +307,6 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
             "job's, and takes these as `job_options=files.options`."
         ),
     )
-    gcs: dg.ResourceDependency[Any] = Field(
-        default=None,  # type: ignore[arg-type] # as above
-        description="As for `ChangelogStorageResource`, of the writers made here: give both the same one.",
-    )
-
-    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Log a warning for bucket settings that would break guarantees or cost money."""
-        log_bucket_findings(context.log, self.uri, open_bucket=self._open)
-
-    def get_resource_definition(self) -> Any:
-        """As of `ChangelogStorageResource`."""
-        _require_uri(self, "uri")
-        JobOptions.resolve(None, _literal(self, "options"))
-        return super().get_resource_definition()
-
-    def _open(self, uri: str, options: GSFileSystemOptions) -> ObjectStore:
-        return _open_with(self.gcs, uri, JobOptions.of(options, JobOptions.resolve(None, self.options)))
 
     def uri_of(self, name: str) -> str:
         """The URI of a file in the folder, whose name is taken as it is."""
@@ -338,7 +330,7 @@ class RecoverableWriterResource(dg.ConfigurableResource[Any]):
         """
         with without_useless_retries():
             attempt, of_batch = (None, None) if work is None else _attempt_of(work)
-            options = of_batch.with_call(self.options) if of_batch else JobOptions.resolve(None, self.options)
+            options = of_batch.with_call(self.options) if of_batch else self.job_options()
             uri = self.uri if attempt is None else attempt.store_uri
             with closing(_open_with(self.gcs, uri, options)) as store:
                 yield GSRecoverableWriter(
@@ -497,18 +489,6 @@ class FilesInside:
             require_files_inside(stores[0], bound)
         except InvalidInputError as error:
             raise InvalidInputError(f"op {self.op.name!r}: {error}") from error
-
-
-def _require_uri(resource: Any, field: str) -> None:
-    """Raises: InvalidInputError for a URI that names no store; one from the environment is known later."""
-    uri = getattr(resource, field)
-    if not isinstance(uri, dg.EnvVar):
-        require_store_uri(uri)
-
-
-def _literal(resource: Any, field: str) -> dict[str, str]:
-    """The options of a field that no environment variable gives."""
-    return {key: text for key, text in getattr(resource, field).items() if not isinstance(text, dg.EnvVar)}
 
 
 def with_changelog(given: ChangelogStorageResource | None, body: Callable[..., Any]) -> Callable[..., Any]:
