@@ -108,7 +108,7 @@ def audit_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
 def verify_command(coordinator: CheckpointCoordinator, at: AsOf | None, as_json: bool) -> None:
     """Read back everything that checkpoint ID (default: the last) references. Exits with 1 if damaged."""
     checkpoint_id = coordinator.at(at).checkpoint_id
-    found = coordinator.verify(checkpoint_id, progress=None if as_json else progress_of("checks"))
+    found = coordinator.verify(checkpoint_id, progress=progress_of("checks"))
     answer(as_json, {**vars(found), "ok": found.ok}, *verification_lines(found))
     sys.exit(0 if found.ok else 1)
 

@@ -18,7 +18,7 @@ from dstl_dagster.cli.options import (
     user_name,
     yes_option,
 )
-from dstl_dagster.cli.output import answer, local_time, printable, say
+from dstl_dagster.cli.output import answer, confirm, local_time, say
 from dstl_dagster.cli.render import checkpoint_json, clean_up_lines, plan_json, plan_lines
 from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import names_in_words, nearest
@@ -106,7 +106,7 @@ def restore_command(
             return
         for line in plan_lines(plan):
             say(line, err=True)
-        click.confirm(f"Roll back from checkpoint {plan.last} to {checkpoint_id}?", abort=True, err=True)
+        confirm(f"Roll back from checkpoint {plan.last} to {checkpoint_id}?")
         expected_last = plan.last
     restored = coordinator.restore(checkpoint_id, expected_last=expected_last)
     if restored is None:
@@ -171,8 +171,7 @@ def abort_command(coordinator: CheckpointCoordinator, reason: str, yes: bool, as
         raise NotFoundError(f"job {coordinator.job!r} has no open attempt: there is nothing to abort")
     whose = f"attempt {opened.attempt} of {opened.owner!r} on checkpoint {opened.checkpoint_id}"
     if not yes:
-        since = local_time(opened.recorded_at)
-        click.confirm(printable(f"Abort {whose}, open since {since}?"), abort=True, err=True)
+        confirm(f"Abort {whose}, open since {local_time(opened.recorded_at)}?")
     attempt = Attempt(opened.checkpoint_id, opened.attempt, opened.parent, coordinator.job)
     coordinator.abort(attempt, f"{reason}, by {user_name()}")
     answer(
@@ -250,7 +249,7 @@ def correct_command(
     if dry_run:
         return
     if not yes:
-        click.confirm("Do it?", abort=True, err=True)
+        confirm("Do it?")
     _correct(coordinator, plan, command, as_json=as_json)
 
 

@@ -21,7 +21,7 @@ from dstl_dagster.cli.options import (
     with_job_options,
     yes_option,
 )
-from dstl_dagster.cli.output import Table, answer, local_time, say, show
+from dstl_dagster.cli.output import Table, answer, confirm, local_time, say, show
 from dstl_dagster.cli.render import checkpoint_json, operators_table, sources_table
 from dstl_dagster.errors import NotFoundError
 from dstl_dagster.format import counted, readable_bytes
@@ -134,11 +134,9 @@ def swap_command(job: str, clone: str, yes: bool, uri: str, job_options: JobOpti
     store = open_working(uri, job_options.files)
     if not yes:
         last, state = (CheckpointReader(each, store, job_options).at() for each in (job, clone))
-        click.confirm(
+        confirm(
             f"Continue job {job!r} after checkpoint {last.checkpoint_id} from checkpoint "
-            f"{state.checkpoint_id} of {clone!r}?",
-            abort=True,
-            err=True,
+            f"{state.checkpoint_id} of {clone!r}?"
         )
     made = swap_job(
         store,
@@ -178,7 +176,7 @@ def drop_command(
             return
         for line in _lines(plan):
             say(line, err=as_json)
-        click.confirm("Delete all of it?", abort=True, err=True)
+        confirm("Delete all of it?")
     done = drop_job(store, job, job_options, owner=f"dstl-jobs-drop:{user_name()}", force=force)
     _show(done, as_json=as_json)
     sys.exit(1 if done.left else 0)

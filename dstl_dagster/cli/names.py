@@ -25,7 +25,7 @@ from dstl_dagster.cli.options import (
     job_options,
     yes_option,
 )
-from dstl_dagster.cli.output import Table, answer, say, show
+from dstl_dagster.cli.output import Table, answer, confirm, say, show
 from dstl_dagster.cli.render import checkpoint_json, operators_json, operators_table, sources_table
 from dstl_dagster.cli.rows import keyed_operators, one_operator
 from dstl_dagster.errors import ErrorKind, NotFoundError
@@ -122,7 +122,7 @@ def _change(
     if not yes:
         for line in _lines(changes, manifest.sources):
             say(line, err=as_json)
-        click.confirm(f"Continue after checkpoint {latest.checkpoint_id} like this?", abort=True, err=True)
+        confirm(f"Continue after checkpoint {latest.checkpoint_id} like this?")
     made = change_names(coordinator, latest, changes)
     answer(as_json, checkpoint_json(made), f"checkpoint {made.checkpoint_id} has the changed names")
 
@@ -188,9 +188,7 @@ def schema_command(
         return
     if not yes:
         _show_columns(operator, after, None, as_json=False)
-        click.confirm(
-            f"Continue after checkpoint {checkpoint.checkpoint_id} like this?", abort=True, err=True
-        )
+        confirm(f"Continue after checkpoint {checkpoint.checkpoint_id} like this?")
     made = change_columns(coordinator, checkpoint, operator, changes)
     answer(
         as_json,

@@ -36,6 +36,9 @@ from dstl_dagster.storage import (
 )
 from dstl_dagster.timeline import AsOf, missing_job
 
+_WORKING = "dstl.working"
+"""Under this name a command's context has it."""
+
 
 def open_working(uri: str, options: GSFileSystemOptions) -> ObjectStore:
     """The store at `uri`; its requests are counted on stderr while the current command runs.
@@ -51,7 +54,9 @@ def open_working(uri: str, options: GSFileSystemOptions) -> ObjectStore:
         return store
     working = Working(lambda: meter.cost, moments(at_terminal=sys.stderr.isatty()))
     working.start()
-    click.get_current_context().call_on_close(working.stop)
+    context = click.get_current_context()
+    context.meta[_WORKING] = working
+    context.call_on_close(working.stop)
     return store
 
 
@@ -77,7 +82,7 @@ def moments(*, at_terminal: bool) -> Iterator[float]:
 
 
 class Working:
-    """Prints what was requested so far, at each moment by which there was more of it.
+    """Prints what was requested so far, and what is done of it, at each moment by which there was more of it.
 
     No line is printed while nothing is requested, as when the command waits for an answer. `start` and `stop`
     are the owner's; a daemon thread prints.
@@ -86,6 +91,9 @@ class Working:
         cost: all so far.
         moments: seconds after `start`, ascending.
         wait: waits for an event for some seconds, and says whether it is set.
+
+    Attributes:
+        doing: how far the command is, to be printed as it is.
     """
 
     def __init__(
@@ -96,6 +104,7 @@ class Working:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
     ) -> None:
+        self.doing = ""
         self._cost, self._moments = cost, moments
         self._clock, self._wait = clock, wait
         self._ended = threading.Event()
@@ -116,7 +125,7 @@ class Working:
             now = self._cost()
             if now.requests != shown.requests:
                 with contextlib.suppress(OSError):  # stderr is closed
-                    say(_line(self._clock() - began, now), err=True)
+                    say(_line(self._clock() - began, now) + self.doing, err=True)
                 shown = now
 
 
@@ -126,20 +135,15 @@ def _line(seconds: float, cost: Cost) -> str:
     return f"... {seconds:.0f} s, {counted(cost.requests, 'request')}{bytes_moved}"
 
 
-_PATIENCE_SECONDS = 2.0
+def progress_of(what: str) -> Callable[[int, int], None]:
+    """A callback for the progress of long work: the command's next line of `Working` has it."""
+    working = click.get_current_context().meta.get(_WORKING)
 
+    def note(done: int, count: int) -> None:
+        if working is not None:
+            working.doing = f", {done} of {count} {what}"
 
-def progress_of(what: str, clock: Callable[[], float] = time.monotonic) -> Callable[[int, int], None]:
-    """A callback that prints the progress of long work to stderr: each tenth, after the first 2 seconds."""
-    began, quiet = clock(), is_quiet()
-
-    def show(done: int, count: int) -> None:
-        if quiet or count < 2 or clock() - began < _PATIENCE_SECONDS:
-            return
-        if done == count or done % max(1, count // 10) == 0:
-            say(f"{done} of {count} {what}", err=True)
-
-    return show
+    return note
 
 
 def with_job_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -64,6 +64,11 @@ def say(line: str, *, err: bool = False) -> None:
     click.echo(printable(line), err=err)
 
 
+def confirm(question: str) -> None:
+    """Ask, and end the command unless the answer is yes."""
+    click.confirm(printable(question), abort=True, err=True)
+
+
 class Table:
     """Rows of text under column names. Cells are printed as they are, but for control characters.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
@@ -45,11 +44,8 @@ def check_command(
     from dstl_dagster.settings import GSFileSystemOptions, parse_duration
     from dstl_dagster.storage import Severity, check_store, open_store
 
-    retention = (
-        None
-        if checkpoint_retention is None
-        else parse_duration("--checkpoint-retention", checkpoint_retention)
-    )
+    given = checkpoint_retention
+    retention = None if given is None else parse_duration("--checkpoint-retention", given)
     limit = parse_duration("--timeout", timeout)
     attempt_milliseconds = max(1, round(limit.total_seconds() * 500))
     impatient = GSFileSystemOptions(
@@ -67,13 +63,8 @@ def check_command(
     findings = check_store(
         open_store(uri, options.files), checkpoint_retention=retention, write_probe=write, progress=tell
     )
-    if as_json:
-        click.echo(json.dumps([vars(finding) for finding in findings], indent=2))
-    else:
-        for finding in findings:
-            say(f"{finding.severity.upper()} {finding.code}: {finding.message}")
-        if not findings:
-            say(f"{uri}: in order, nothing here would harm checkpoints")
+    lines = [f"{finding.severity.upper()} {finding.code}: {finding.message}" for finding in findings]
+    answer(as_json, findings, *(lines or [f"{uri}: in order, nothing here would harm checkpoints"]))
     if any(finding.severity is Severity.ERROR for finding in findings):
         sys.exit(1)
 

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
-from dstl_dagster.cli import main, options
+from dstl_dagster.cli import main
 from dstl_dagster.cli.output import Table, local_time, printable
 from dstl_dagster.keyed import write_rows
 from dstl_dagster.state import StateSchema
@@ -251,15 +251,8 @@ def test_a_fold_is_planned_without_folding(coordinator):
     assert coordinator.timeline.tail().highest_id == 2
 
 
-def test_progress_waits_until_it_is_worth_it(coordinator, capsys, monkeypatch):
-    """Nothing for short work; each tenth of long work; nothing where it is not wanted."""
+def test_short_work_has_no_progress(coordinator):
     assert run(coordinator, "verify").stderr == ""
-    moments = iter([0.0, 1.0, 3.0, 4.0, 5.0])
-    monkeypatch.setattr(options, "is_quiet", lambda: False)
-    show = options.progress_of("checks", lambda: next(moments))
-    for done in (10, 20, 25, 30):
-        show(done, 100)
-    assert capsys.readouterr().err == "20 of 100 checks\n30 of 100 checks\n"
 
 
 def test_verbose_logs_what_is_decided(coordinator):

@@ -8,8 +8,8 @@ from itertools import islice
 import click
 from click.testing import CliRunner
 
-from dstl_dagster.cli import main
-from dstl_dagster.cli.options import Working, moments
+from dstl_dagster.cli import main, options
+from dstl_dagster.cli.options import Working, moments, progress_of
 from dstl_dagster.storage import NO_COST, Cost, LocalObjectStore
 from dstl_dagster.storage.accounting.cost import Operation
 
@@ -19,8 +19,8 @@ def test_a_person_hears_after_two_seconds_and_a_log_after_thirty():
     assert list(islice(moments(at_terminal=False), 2)) == [30.0, 60.0]
 
 
-def told(readings: list[Cost], seconds: list[float]) -> str:
-    """What a command prints that has requested so much at each of these moments."""
+def told(readings: list[Cost], seconds: list[float], done: int | None = None) -> str:
+    """What a command prints that has requested so much at each of these moments, and has done some checks."""
     now = 100.0
     reading = iter(readings)
 
@@ -32,6 +32,9 @@ def told(readings: list[Cost], seconds: list[float]) -> str:
     @click.command()
     def command() -> None:
         working = Working(lambda: next(reading), iter(seconds), clock=lambda: now, wait=wait)
+        click.get_current_context().meta[options._WORKING] = working
+        if done is not None:
+            progress_of("checks")(done, 100)
         working.start()
         working._thread.join()
         working.stop()
@@ -46,6 +49,10 @@ def test_a_line_tells_requests_and_bytes():
         "... 2 s, 1,200 requests, 3 MiB read",
         "... 5 s, 1,201 requests, 3 MiB read, 2 KiB written",
     ]
+
+
+def test_a_line_tells_how_much_is_done():
+    assert told([Cost.of(Operation.STAT)], [2.0], done=20) == "... 2 s, 1 request, 20 of 100 checks\n"
 
 
 def test_nothing_is_printed_while_a_command_waits_for_an_answer():
