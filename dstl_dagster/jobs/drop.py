@@ -171,29 +171,24 @@ class _Plan:
 
     def in_order(self) -> Iterator[tuple[ObjectStore, list[ObjectStat]]]:
         """What goes together, group after group."""
-        yield self.store, [stat for stat in self.own if stat.name == self.names.root_slot]
-        yield self.component_store, self.components
-        groups: dict[int, list[ObjectStat]] = {place: [] for place in range(4)}
-        last_slot = max((stat.name for stat in self.own if self._is_record(stat)), default="")
+        groups: dict[str, list[ObjectStat]] = {
+            kind: [] for kind in ("root", "other", "manifest", "record", "hint")
+        }
         for stat in self.own:
-            if stat.name == self.names.root_slot:
-                continue
-            place = 1 if self._is_record(stat) else 0
-            if stat.name == last_slot:
-                place = 2
-            elif stat.name == self.names.hint:
-                place = 3
-            groups[place].append(stat)
+            groups[self._kind(stat.name)].append(stat)
+        records = sorted(groups["record"], key=lambda stat: stat.name)
+        yield self.store, groups["root"]
+        yield self.component_store, self.components
         # A manifest goes after what only it names.
-        others = groups[0]
-        manifests = [stat for stat in others if stat.name.startswith(self.names.manifests_prefix)]
-        yield self.store, [stat for stat in others if not stat.name.startswith(self.names.manifests_prefix)]
-        yield self.store, manifests
-        for place in (1, 2, 3):
-            yield self.store, groups[place]
+        for group in (groups["other"], groups["manifest"], records[:-1], records[-1:], groups["hint"]):
+            yield self.store, group
 
-    def _is_record(self, stat: ObjectStat) -> bool:
-        return stat.name.startswith(self.names.timeline_prefix)
+    def _kind(self, name: str) -> str:
+        if name in (self.names.root_slot, self.names.hint):
+            return "root" if name == self.names.root_slot else "hint"
+        if name.startswith(self.names.timeline_prefix):
+            return "record"
+        return "manifest" if name.startswith(self.names.manifests_prefix) else "other"
 
 
 def _halves(names: JobNames, own: Iterable[ObjectStat], view: TimelineView | None) -> Iterator[int]:
