@@ -16,20 +16,17 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from dstl_dagster.changelog import process_cache
-from dstl_dagster.checkpoint import Batch
+from dstl_dagster.checkpoint import Batch, StateToWrite
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import KeyGroupRange, StateTtl
+from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import (
     Beside,
     Grouped,
     KeyedState,
     OperatorReport,
     Replaced,
-    Scope,
     beside,
     changed_rows,
-    partition_columns_of,
-    replaced_scope,
     replacements,
     write_rows,
 )
@@ -40,18 +37,15 @@ from dstl_dagster.state import (
     Piece,
     Rule,
     StateSchema,
-    as_spelled,
     as_table,
     declared_columns,
     evaluated_rules,
-    filled_column,
     fitted_column,
     fitted_rows,
     key_group_of,
     refuse_alike,
     refuse_repeated_keys,
     require_rules,
-    schema_to_write,
     spelled,
     stored_rows,
     taken,
@@ -101,18 +95,22 @@ def write_frame(
         flags = _flags(table, deleted, what)
         table = table.drop_columns([deleted])
     table = fitted_rows(_with_keys(table, keys, known, rows, what), known, what)
-    filled = filled_column(ttl, batch.ttl(operator), known)
-    if replace is not False and filled is not None:
-        table = _with_column(table, filled, pa.scalar(batch.time_us, PROCESSING_TIME_TYPE))
-    schema = schema_to_write(table.schema, keys, max_parallelism, known, partition_columns_of(replace))
-    state_ttl = batch.ttl_to_write(operator, schema, ttl)
+    state = StateToWrite.of(
+        batch,
+        operator,
+        table.schema,
+        keys,
+        max_parallelism,
+        ttl,
+        replace=replace,
+        deleted=deleted,
+        case_sensitive=True,  # `write_rows` refuses what differs in case alone
+    )
     if replace is not False:
-        scope, state = (
-            replaced_scope(replace, schema, deleted),
-            _seen_state(batch, operator, schema, state_ttl),
-        )
-        table, flags = _replacing(table, schema, state, scope, what)
-    return _written(batch, operator, schema, table, flags, ttl, state_ttl)
+        if state.filled is not None:
+            table = _with_column(table, state.filled, pa.scalar(batch.time_us, PROCESSING_TIME_TYPE))
+        table, flags = _replacing(table, state, _opened(batch, state), what)
+    return _written(batch, state, table, flags)
 
 
 def _with_column(table: pa.Table, name: str, value: pa.Scalar) -> pa.Table:
@@ -121,9 +119,10 @@ def _with_column(table: pa.Table, name: str, value: pa.Scalar) -> pa.Table:
 
 
 def _replacing(
-    table: pa.Table, schema: StateSchema, state: KeyedState | None, scope: Scope | None, what: str
+    table: pa.Table, state: StateToWrite, before: KeyedState | None, what: str
 ) -> tuple[pa.Table, pa.ChunkedArray]:
     """What turns the rows of the scope into these: rows to write, and which of them are tombstones."""
+    schema = state.schema
     columns = [
         table.column(field.name).cast(field.type)
         if field.name in table.column_names
@@ -132,7 +131,7 @@ def _replacing(
     ]
     pieces = GroupedRows(pa.table(columns, schema=schema.columns), schema).pieces()
     every = KeyGroupRange.of(0, schema.max_parallelism - 1)
-    found = [*replacements(schema, state, every, map(_in_order, pieces), scope, what)]
+    found = [*replacements(schema, before, every, map(_in_order, pieces), state.scope, what)]
     # A tombstone has its key alone.
     changed = pa.concat_tables(
         [schema.columns.empty_table(), *(each.rows for each in found)], promote_options="default"
@@ -171,8 +170,9 @@ def merge_frame(
     Raises: InvalidInputError (kind `duplicate_key`, `schema_change`, `unsupported_type`, `not_installed`
     without DuckDB, or a kind that says what else is wrong with the call).
     """
-    plan = FrameMerge.of(batch, operator, keys, update, schema, delete, max_parallelism, ttl)
-    return plan.written(rows)
+    columns = declared_columns(schema, f"state of operator {operator!r}")
+    state = StateToWrite.of(batch, operator, columns, keys, max_parallelism, ttl)
+    return FrameMerge.of(batch, state, update, delete).written(rows)
 
 
 class FrameMerge(NamedTuple):
@@ -180,80 +180,54 @@ class FrameMerge(NamedTuple):
 
     Attributes:
         what: names the state in errors.
-        schema: of the state, as the merge leaves it.
+        state: as the merge leaves it.
         updated: the columns of the first rules; one more rule says which keys are deleted.
-        filled: the column that gets the batch's time.
-        config: the TTL that the caller asks for.
-        ttl: of the state, as `Batch.ttl_to_write` gives it.
     """
 
     batch: Batch
-    operator: str
     what: str
-    schema: StateSchema
+    state: StateToWrite
     updated: tuple[str, ...]
     rules: list[Rule]
-    filled: str | None
-    config: StateTtlConfig | None
-    ttl: StateTtl | None
 
     @classmethod
-    def of(
-        cls,
-        batch: Batch,
-        operator: str,
-        keys: Sequence[str],
-        update: Mapping[str, Any],
-        schema: Any,
-        delete: Any = None,
-        max_parallelism: int | None = None,
-        ttl: StateTtlConfig | None = None,
-    ) -> FrameMerge:
+    def of(cls, batch: Batch, state: StateToWrite, update: Mapping[str, Any], delete: Any) -> FrameMerge:
         """Arguments and errors: as `merge_frame`."""
-        what = f"state of operator {operator!r}"
-        known = batch.schema(operator)
-        declared = as_spelled(declared_columns(schema, what), known, case_sensitive=False)
-        filled = filled_column(ttl, batch.ttl(operator), known)
-        if filled is not None and filled not in declared.names:
-            declared = declared.append(pa.field(filled, PROCESSING_TIME_TYPE))
-        keys = spelled(parse_names("keys", keys), declared.names, case_sensitive=False)
-        state_schema = schema_to_write(declared, keys, max_parallelism, known)
-        expressions = update_by_name(update, state_schema, filled, what)
+        what = f"state of operator {state.operator!r}"
+        expressions = update_by_name(update, state.schema, state.filled, what)
         rules = [
-            _rule(text, state_schema.columns.field(name).type, f"{what}: update of column {name!r}")
+            _rule(text, state.schema.columns.field(name).type, f"{what}: update of column {name!r}")
             for name, text in expressions.items()
         ]
         if delete is not None:
             rules.append(_rule(delete, pa.bool_(), f"{what}: delete"))
-        state_ttl = batch.ttl_to_write(operator, state_schema, ttl)
-        return cls(batch, operator, what, state_schema, tuple(expressions), rules, filled, ttl, state_ttl)
+        return cls(batch, what, state, tuple(expressions), rules)
 
     def require(self, columns: pa.Schema) -> None:
         """Pass if the rules can be evaluated over rows of these stored columns. Raises: as `merge_frame`."""
-        require_rules(self.rules, self.schema.columns, self._new(columns.empty_table()).schema)
+        require_rules(self.rules, self.state.schema.columns, self._new(columns.empty_table()).schema)
 
     def written(self, rows: Any) -> OperatorReport:
         """Merge these rows. Raises: as `merge_frame`."""
-        batch, schema, new = self.batch, self.schema, self._new(rows)
-        if not new.num_rows and batch.schema(self.operator) is not None:  # it may have no columns either
-            none = schema.columns.empty_table()
-            return _written(batch, self.operator, schema, none, None, self.config, self.ttl)
+        batch, schema, new = self.batch, self.state.schema, self._new(rows)
+        if not new.num_rows and self._known is not None:  # it may have no columns either
+            return _written(batch, self.state, schema.columns.empty_table(), None)
         parts = [self._merged(piece.rows) for piece in GroupedRows(new, schema).pieces()]
         merged = pa.concat_tables([rows for rows, _ in parts])
         flags = pa.chunked_array([chunk for _, each in parts for chunk in each.chunks], pa.bool_())
-        return _written(batch, self.operator, schema, merged, flags, self.config, self.ttl)
+        return _written(batch, self.state, merged, flags)
 
     def _merged(self, new: pa.Table) -> tuple[pa.Table, pa.ChunkedArray]:
         """What these rows change: rows to write, and which of them are tombstones."""
-        batch, schema = self.batch, self.schema
-        found = _beside_state(batch, self.operator, schema, self.ttl, new)
+        batch, schema, filled = self.batch, self.state.schema, self.state.filled
+        found = _beside_state(batch, self.state, new)
         values = evaluated_rules(self.rules, found.old, new, found.in_state, batch.time_us)
         deleted = np.zeros(new.num_rows, np.bool_)
         if len(values) > len(self.updated):
             deleted = values.pop().combine_chunks().fill_null(False).to_numpy(zero_copy_only=False)
         updated = dict(zip(self.updated, values, strict=True))
-        if self.filled is not None:
-            updated[self.filled] = pa.repeat(pa.scalar(batch.time_us, PROCESSING_TIME_TYPE), new.num_rows)
+        if filled is not None:
+            updated[filled] = pa.repeat(pa.scalar(batch.time_us, PROCESSING_TIME_TYPE), new.num_rows)
         columns = [
             updated.get(name, (new if name in schema.key_columns else found.old).column(name))
             for name in schema.columns.names
@@ -262,8 +236,12 @@ class FrameMerge(NamedTuple):
         changed = pa.array(changed_rows(found.old, merged, found.in_state, deleted))
         return merged.filter(changed), pa.chunked_array([pa.array(deleted)]).filter(changed)
 
+    @property
+    def _known(self) -> StateSchema | None:
+        return self.batch.schema(self.state.operator)
+
     def _new(self, rows: Any) -> pa.Table:
-        return _new_rows(rows, self.schema, self.batch.schema(self.operator), self.what)
+        return _new_rows(rows, self.state.schema, self._known, self.what)
 
 
 def _rule(text: object, kind: pa.DataType, where: str) -> Rule:
@@ -291,12 +269,11 @@ def _new_rows(rows: Any, schema: StateSchema, known: StateSchema | None, what: s
     return table
 
 
-def _beside_state(
-    batch: Batch, operator: str, schema: StateSchema, ttl: StateTtl | None, new: pa.Table
-) -> Beside:
+def _beside_state(batch: Batch, to_write: StateToWrite, new: pa.Table) -> Beside:
     """The state's rows at the parent, by the batch's time. Raises: InvalidInputError (`duplicate_key`)."""
+    schema = to_write.schema
     keys = new.select(list(schema.key_columns))
-    state = _seen_state(batch, operator, schema, ttl)
+    state = _opened(batch, to_write)
     rows = schema.columns.empty_table() if state is None or not keys.num_rows else state.rows(keys)
     found = beside(schema, rows, keys)
     if found.repeated:
@@ -306,40 +283,27 @@ def _beside_state(
     return found
 
 
-def _seen_state(batch: Batch, operator: str, schema: StateSchema, ttl: StateTtl | None) -> KeyedState | None:
-    """The state at the parent with the columns of `schema`, by the batch's time; `None` if there is none."""
-    before = batch.state(operator)
-    if before is None:
-        return None
-    seen = ttl if ttl is not None and ttl.hides_what(before.ttl) else before.ttl
-    state = dataclasses.replace(before, schema=schema, options=batch.coordinator.job_options, ttl=seen)
-    return state.opened(batch.coordinator.store, process_cache())
+def _opened(batch: Batch, state: StateToWrite) -> KeyedState | None:
+    before = state.before(batch)
+    return None if before is None else before.opened(batch.coordinator.store, process_cache())
 
 
 def _written(
-    batch: Batch,
-    operator: str,
-    schema: StateSchema,
-    rows: pa.Table,
-    deleted: pa.ChunkedArray | None,
-    config: StateTtlConfig | None,
-    ttl: StateTtl | None,
+    batch: Batch, state: StateToWrite, rows: pa.Table, deleted: pa.ChunkedArray | None
 ) -> OperatorReport:
-    """The report of rows of `schema`. `ttl`: as `Batch.ttl_to_write` gives it for `config`."""
     report = write_rows(
         rows,
         batch.attempt,
         batch.coordinator.store,
-        operator=operator,
-        schema=schema,
+        operator=state.operator,
+        schema=state.schema,
         deleted=deleted,
         options=batch.coordinator.job_options,
-        ttl=ttl,
+        ttl=state.ttl,
         shared=batch.shared_files,
     )
-    if config is not None and config.watermark is not None:
-        report = dataclasses.replace(report, ttl=ttl)  # which the rows' times do not move on
-    return report
+    # Unless the rows' times move it on.
+    return report if state.time_column is not None else dataclasses.replace(report, ttl=state.ttl)
 
 
 def _flags(table: pa.Table, deleted: object, what: str) -> pa.ChunkedArray:

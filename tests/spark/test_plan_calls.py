@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dstl_dagster.checkpoint import Batch
+from dstl_dagster.checkpoint import Batch, StateToWrite
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.dataframes.files import _header
 from dstl_dagster.spark.dataframes.merge import _Merge
 from dstl_dagster.spark.dataframes.state import plan_write
-from dstl_dagster.state import ColumnChanges
+from dstl_dagster.spark.types import arrow_schema
+from dstl_dagster.state import declared_columns
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -46,8 +47,9 @@ def rows_of(spark: SparkSession, columns: int) -> DataFrame:
 def merge_plan(batch: Batch, rows: DataFrame, columns: int) -> DataFrame:
     names = [f"v{each}" for each in range(columns)]
     schema = ", ".join(f"{name} BIGINT" for name in ("id", *names))
-    plan = _Merge(rows, batch, JobOptions(), "op", ["id"], schema, None, ColumnChanges.of((), None), None)
-    update = plan.known_columns({name: f"coalesce(old.{name}, 0) + new.{name}" for name in names})
+    state = StateToWrite.of(batch, "op", declared_columns(schema, "op"), ["id"])
+    plan = _Merge(rows, batch, JobOptions(), state)
+    update = {name: f"coalesce(old.{name}, 0) + new.{name}" for name in names}
     return plan.merged(plan.looked_up(2), update, "new.v0 < 0")
 
 
@@ -72,7 +74,8 @@ def test_a_write_of_more_columns_takes_few_more_calls(
     batch = Batch.open(job.coordinator)
 
     def plan(rows: DataFrame) -> object:
-        return plan_write(rows, batch, "op", ["id"], None, 2, None, ColumnChanges.of((), None), None)
+        state = StateToWrite.of(batch, "op", arrow_schema(rows.schema, "op"), ["id"])
+        return plan_write(rows, batch, state, 2, None)
 
     few, many = (
         calls_of(spark, monkeypatch, lambda rows=rows: plan(rows))

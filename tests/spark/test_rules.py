@@ -306,7 +306,7 @@ def merges_on_driver(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     class Noted(FrameMerge):
         def written(self, rows: Any) -> Any:
-            found.append(self.operator)
+            found.append(self.state.operator)
             return super().written(rows)
 
     monkeypatch.setattr(small_merge, "FrameMerge", Noted)

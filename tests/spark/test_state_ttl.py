@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dstl_dagster.checkpoint import Batch
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import load_report
 from dstl_dagster.settings import StateTtlConfig
@@ -54,7 +55,7 @@ def test_a_merge_starts_anew_where_a_row_has_expired(job: Job) -> None:
     options = SinkOptions.of({**known, "keys": "name", "idempotency_key": "x"}, streaming=False)
     attempt, latest = job.coordinator.trigger(), job.coordinator.latest()
     with pytest.raises(InvalidInputError, match="fills column 'written'"):
-        sink_of(options, found.drop("written").schema, latest, attempt)
+        sink_of(options, found.drop("written").schema, Batch(job.coordinator, attempt, latest))
 
 
 def test_a_data_source_ends_rows_by_their_own_time(job: Job) -> None:

@@ -6,25 +6,22 @@ and the write without another shuffle. Does not own the work inside the tasks (`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 
-import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Attempt, Batch, OperatorReport
+from dstl_dagster.checkpoint import Attempt, Batch, OperatorReport, StateToWrite
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import ranges_of_tasks
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.dataframes.merge_tasks import LookUpTask, MergeStateTask
-from dstl_dagster.spark.dataframes.outcomes import run_tasks
 from dstl_dagster.spark.dataframes.partitioning import (
-    default_partitions,
     key_group_of_columns,
+    task_count,
     task_of_key_group,
 )
 from dstl_dagster.spark.dataframes.progress import Progress
@@ -32,14 +29,10 @@ from dstl_dagster.spark.dataframes.small_merge import merged_on_driver
 from dstl_dagster.spark.dataframes.state import (
     batch_of,
     batch_time,
-    column_of_newest,
     expected_schema,
-    new_names,
-    report_of,
-    schema_before,
-    seen_ttl,
+    written_by,
 )
-from dstl_dagster.spark.stores import cost_of, read_cost_of
+from dstl_dagster.spark.stores import read_cost_of
 from dstl_dagster.spark.types import (
     arrow_schema,
     is_case_sensitive,
@@ -48,16 +41,7 @@ from dstl_dagster.spark.types import (
     spark_schema,
     sql_type,
 )
-from dstl_dagster.state import (
-    PROCESSING_TIME_TYPE,
-    ColumnChanges,
-    StateSchema,
-    as_spelled,
-    filled_column,
-    schema_to_write,
-    spelled,
-    update_by_name,
-)
+from dstl_dagster.state import ColumnChanges, spelled, update_by_name
 
 Expression = str | Column
 
@@ -115,89 +99,57 @@ def merge_state(
     The other arguments, and the errors, are those of `write_state`.
     """
     keys = parse_names("keys", keys)
+    what, case_sensitive = f"state of operator {operator!r}", is_case_sensitive(changes.sparkSession)
     columns = ColumnChanges.of(drop_columns, rename_columns)
     with batch_of(attempt, changes.sparkSession, progress, job_options) as (batch, options):
         batch.count_along(read_cost_of(changes.sparkSession))
-        plan = _Merge(changes, batch, options, operator, keys, schema, max_parallelism, columns, ttl)
-    if isinstance(attempt, Batch) and not (columns or job_options or partitions):
-        report = merged_on_driver(
-            changes,
-            plan.new_columns,
+        state = StateToWrite.of(
             batch,
-            progress,
-            operator=operator,
-            keys=keys,
-            update=update,
-            schema=schema,
-            delete=delete,
-            max_parallelism=max_parallelism,
-            ttl=ttl,
+            operator,
+            arrow_schema(expected_schema(schema, what), what, case_sensitive=case_sensitive),
+            keys,
+            max_parallelism,
+            ttl,
+            changes=columns,
+            case_sensitive=case_sensitive,
         )
-        if report is not None:
-            return report
-    update = {**plan.known_columns(update), **plan.filled}
-    count = (
-        default_partitions(changes.sparkSession, plan.schema.max_parallelism)
-        if partitions is None
-        else partitions
-    )
-    task = MergeStateTask(
-        attempt=batch.attempt,
-        operator=operator,
-        columns=tuple(plan.schema.columns.names),
-        schema=plan.schema,
-        ranges=ranges_of_tasks(count, plan.schema.max_parallelism),
-        options=options,
-        time_column=column_of_newest(plan.schema, plan.ttl, ttl),
-    )
-    merged = plan.merged(plan.looked_up(count), update, delete)
-    found = run_tasks(merged, task, progress)
-    batch.meter.add(cost_of(found))
-    return report_of(attempt, operator, plan.schema, found, options, plan.ttl)
+        plan = _Merge(changes, batch, options, state)
+        if batch is attempt and not (columns or job_options or partitions):
+            report = merged_on_driver(changes, plan.new_columns, batch, progress, state, update, delete)
+            if report is not None:
+                return report
+        count = task_count(changes.sparkSession, partitions, state.schema.max_parallelism)
+        task = MergeStateTask(
+            attempt=batch.attempt,
+            operator=operator,
+            columns=tuple(state.schema.columns.names),
+            schema=state.schema,
+            ranges=ranges_of_tasks(count, state.schema.max_parallelism),
+            options=options,
+            time_column=state.time_column,
+        )
+        merged = plan.merged(plan.looked_up(count), update, delete)
+        report = written_by(task, merged, batch, state, options, progress)
+        return report if batch is attempt else batch.shared_files.durable_now(report)
 
 
 class _Merge:
     """The parts of one merge's plan."""
 
-    def __init__(
-        self,
-        changes: DataFrame,
-        batch: Batch,
-        options: JobOptions,
-        operator: str,
-        keys: Sequence[str],
-        schema: st.StructType | str,
-        max_parallelism: int | None,
-        columns: ColumnChanges,
-        ttl: StateTtlConfig | None,
-    ) -> None:
-        what = self._what = f"state of operator {operator!r}"
+    def __init__(self, changes: DataFrame, batch: Batch, options: JobOptions, state: StateToWrite) -> None:
         self._changes = changes
-        declared = expected_schema(schema, what)
+        self._batch = batch
+        self._options = options
+        self._state = state
+        self._what = f"state of operator {state.operator!r}"
         self._case_sensitive = is_case_sensitive(changes.sparkSession)
-        known = schema_before(batch, operator, columns, case_sensitive=self._case_sensitive)
-        given = arrow_schema(declared, what, case_sensitive=self._case_sensitive)
-        given = as_spelled(given, known, case_sensitive=self._case_sensitive)
-        columns.refuse_written(new_names(given, known), case_sensitive=self._case_sensitive)
-        filled = filled_column(ttl, batch.ttl(operator), known)
-        if filled is not None and filled not in given.names:
-            given = given.append(pa.field(filled, PROCESSING_TIME_TYPE))
-        keys = self._spelled(keys, given.names)
-        self.schema: StateSchema = schema_to_write(given, keys, max_parallelism, known)
-        self.filled = {} if filled is None else {filled: batch_time(batch)}
-        self.ttl = batch.ttl_to_write(operator, self.schema, ttl)
-        attempt, before = batch.attempt, batch.state(operator)
-        self._before = (
-            StateAt(attempt.store_uri, attempt.job, attempt.parent or 0, operator, self.schema, (), options)
-            if before is None
-            else replace(before, schema=self.schema, options=options, ttl=seen_ttl(before, self.ttl))
-        )
-        self._columns = spark_schema(self.schema.columns)
+        self._columns = spark_schema(state.schema.columns)
         self.new_columns: list[str] = []
         self._keys: dict[str, str] = {}
+        keys = state.schema.key_columns
         for given in changes.columns:
             column = quoted(given)
-            (name,) = self._spelled([given], keys)
+            (name,) = spelled([given], keys, case_sensitive=self._case_sensitive)
             # The hash depends on the type, so the key is cast before it is hashed.
             if name in keys:
                 column = f"CAST({column} AS {sql_type(self._columns[name].dataType)})"
@@ -209,17 +161,9 @@ class _Merge:
                 f"key column {missing[0]!r} is missing: the changes have {changes.columns}"
             )
 
-    def _spelled(self, names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
-        return spelled(names, known, case_sensitive=self._case_sensitive)
-
-    def known_columns(self, update: Mapping[str, Expression]) -> dict[str, Expression]:
-        """The update by the state's names. Raises: as `state.update_by_name`."""
-        what, filled = self._what, next(iter(self.filled), None)
-        return update_by_name(update, self.schema, filled, what, case_sensitive=self._case_sensitive)
-
     def looked_up(self, count: int) -> DataFrame:
         """What `LookUpTask` yields for every changed row; each task has its own range of key groups."""
-        schema = self.schema
+        schema, options = self._state.schema, self._options
         key_group = key_group_of_columns(self._keys, schema)
         rows = self._changes.selectExpr(
             f"struct({', '.join(self.new_columns)}) AS new", f"{key_group} AS key_group"
@@ -232,20 +176,29 @@ class _Merge:
                 *(st.StructField(name, kind()) for name, kind in _INTERNAL.items()),
             ]
         )
-        reads = read_cost_of(self._changes.sparkSession)
-        return ranged.mapInArrow(LookUpTask(self._before, reads), result)
+        at = self._batch.attempt
+        before = self._state.before(self._batch, options) or StateAt(
+            at.store_uri, at.job, at.parent or 0, self._state.operator, schema, (), options
+        )
+        return ranged.mapInArrow(LookUpTask(before, read_cost_of(self._changes.sparkSession)), result)
 
     def merged(
         self, rows: DataFrame, update: Mapping[str, Expression], delete: Expression | None
     ) -> DataFrame:
         """The state's columns by position, then what else the writing task needs.
 
-        Raises: InvalidInputError that names the rule that Spark cannot analyze, or that is not deterministic.
+        Raises: InvalidInputError as `state.update_by_name`; or naming the rule that Spark cannot analyze, or
+        that is not deterministic.
         """
-        columns: list[Expression] = []
+        state, columns = self._state, list[Expression]()
+        by_name = update_by_name(
+            update, state.schema, state.filled, self._what, case_sensitive=self._case_sensitive
+        )
+        if state.filled is not None:
+            by_name[state.filled] = batch_time(self._batch)
         for place, field in enumerate(self._columns):
-            side = "new" if field.name in self.schema.key_columns else "old"
-            expression = update.get(field.name, f"{side}.{quoted(field.name)}")
+            side = "new" if field.name in state.schema.key_columns else "old"
+            expression = by_name.get(field.name, f"{side}.{quoted(field.name)}")
             columns.append(_named(f"{_HIDDEN}c{place}", _as_type(expression, field.dataType)))
         deleted: Expression = "false"
         if isinstance(delete, str):

@@ -41,8 +41,10 @@ def task_of_range(key_group: str, ranges: Sequence[KeyGroupRange]) -> Column:
     return F.expr(" + ".join(["0", *later]))
 
 
-def default_partitions(spark: SparkSession, most: int) -> int:
-    """As many tasks as a shuffle of Spark has, but at most so many."""
+def task_count(spark: SparkSession, asked: int | None, most: int) -> int:
+    """So many tasks as are asked for; `None`: as a shuffle of Spark has, but at most `most`."""
+    if asked is not None:
+        return asked
     return min(most, int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
 
 
@@ -66,7 +68,7 @@ def by_key_group(
     if missing or not keys:
         what = f"column {missing[0]!r}" if missing else "an empty list of keys"
         raise InvalidInputError(f"cannot partition by {what}: name some of {', '.join(df.columns)}")
-    count = default_partitions(df.sparkSession, max_parallelism) if partitions is None else partitions
+    count = task_count(df.sparkSession, partitions, max_parallelism)
     ranges_of_tasks(count, max_parallelism)  # refuses more tasks than key groups
     group = f"pmod(hash({', '.join(map(quoted, keys))}), {max_parallelism})"
     return df.repartitionById(count, task_of_key_group(group, count, max_parallelism))

@@ -76,12 +76,12 @@ def merges_in_tasks(spark: SparkSession, batch: Batch, progress: Progress | None
 
     A program may have stopped its session by then, or lost its executors: the batch does not need them.
     """
-    from dstl_dagster.spark.dataframes.partitioning import default_partitions  # PySpark: not in the tasks
+    from dstl_dagster.spark.dataframes.partitioning import task_count  # PySpark: not in the tasks
 
     def merged(merge: RunMerge, ranges: Sequence[KeyGroupRange]) -> list[MergedRange] | None:
         task = MergeRunsTask(merge, tuple(ranges))
         try:
-            indices = spark.range(0, len(ranges), 1, default_partitions(spark, len(ranges)))
+            indices = spark.range(0, len(ranges), 1, task_count(spark, None, len(ranges)))
             found = run_tasks(indices, task, progress)
         except DstlError:
             raise

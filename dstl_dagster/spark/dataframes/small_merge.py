@@ -6,14 +6,14 @@ in tasks (`merge`): what this one cannot do it leaves to that, errors included.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from dstl_dagster.checkpoint import Batch, OperatorReport
+from dstl_dagster.checkpoint import Batch, OperatorReport, StateToWrite
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.jobs import FrameMerge
 from dstl_dagster.spark.dataframes.progress import Progress, watched
@@ -46,31 +46,31 @@ def merged_on_driver(
     columns: Sequence[str],
     batch: Batch,
     progress: Progress | None,
-    *,
-    operator: str,
-    **rules: Any,
+    state: StateToWrite,
+    update: Mapping[str, Any],
+    delete: Any,
 ) -> OperatorReport | None:
     """The report of `merge_state`; `None` if the merge is for tasks: the rows are many, or only Spark can
     evaluate the rules, or only it says why they fail.
 
     Args:
         columns: of `changes` in SQL, each under its name and the keys in the state's types.
-        rules: the other arguments of `jobs.merge_frame`.
+        state: as the merge leaves it.
     """
-    state = (batch.attempt.store_uri, batch.attempt.job, operator)
-    if state in _underestimated or not _has_settings(changes.sparkSession):
+    of_state = (batch.attempt.store_uri, batch.attempt.job, state.operator)
+    if of_state in _underestimated or not _has_settings(changes.sparkSession):
         return None
     rows = changes.selectExpr(*columns)
     try:
-        merge = FrameMerge.of(batch, operator, **rules)
+        merge = FrameMerge.of(batch, state, update, delete)
         merge.require(arrow_schema(rows.schema, "changes"))
     except InvalidInputError:
         return None
-    if not _are_few(rows, batch, operator):
+    if not _are_few(rows, batch, state.operator):
         return None
     table = _collected(rows, progress)
     if table is None:
-        _underestimated.add(state)
+        _underestimated.add(of_state)
         return None
     try:
         return merge.written(table)

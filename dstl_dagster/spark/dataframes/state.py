@@ -7,42 +7,38 @@ exactly one action. Does not own the work inside a task (`state_tasks`), the mea
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, OperatorReport
+from dstl_dagster.checkpoint import (
+    Attempt,
+    Batch,
+    Checkpoint,
+    CheckpointCoordinator,
+    OperatorReport,
+    StateToWrite,
+)
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import (
     ChangelogStateHandle,
     KeyGroupRange,
-    StateTtl,
     common_ranges,
     ranges_around,
     ranges_of_tasks,
 )
-from dstl_dagster.keyed import (
-    Replaced,
-    Scope,
-    SharedFiles,
-    StateAt,
-    partition_columns_of,
-    replaced_scope,
-    small_from_outcome,
-)
+from dstl_dagster.keyed import Replaced, Scope, StateAt, small_from_outcome
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
 from dstl_dagster.spark.dataframes.outcomes import run_tasks
 from dstl_dagster.spark.dataframes.partitioning import (
-    default_partitions,
     key_group_of_columns,
+    task_count,
     task_of_key_group,
     task_of_range,
 )
@@ -59,16 +55,7 @@ from dstl_dagster.spark.types import (
     spark_schema,
     sql_type,
 )
-from dstl_dagster.state import (
-    ColumnChanges,
-    StateSchema,
-    as_spelled,
-    filled_column,
-    require_spark_schema,
-    schema_to_write,
-    spelled,
-    time_column,
-)
+from dstl_dagster.state import ColumnChanges, as_spelled, require_spark_schema, spelled
 from dstl_dagster.storage import ObjectStore
 
 
@@ -122,45 +109,42 @@ def write_state(
     """
     keys = parse_names("keys", keys)
     changes = ColumnChanges.of(drop_columns, rename_columns)
-    reads = None if replace is False else read_cost_of(df.sparkSession)
+    given, case_sensitive = df.schema, is_case_sensitive(df.sparkSession)
+    if isinstance(deleted, str):
+        given, deleted = without_flag(given, deleted, case_sensitive=case_sensitive)
     with batch_of(attempt, df.sparkSession, progress, job_options) as (batch, options):
-        if reads is not None:
+        state = StateToWrite.of(
+            batch,
+            operator,
+            arrow_schema(given, f"state of operator {operator!r}", case_sensitive=case_sensitive),
+            keys,
+            max_parallelism,
+            ttl,
+            changes=changes,
+            replace=replace,
+            deleted=deleted,
+            case_sensitive=case_sensitive,
+        )
+        plan = plan_write(df, batch, state, partitions, deleted)
+        common: dict[str, Any] = {
+            "attempt": batch.attempt,
+            "operator": operator,
+            "columns": state.columns,
+            "schema": state.schema,
+            "ranges": plan.ranges,
+            "options": options,
+            "time_column": state.time_column,
+        }
+        if replace is False:
+            task, rows = WriteStateTask(**common), plan.by_task(plan.rows)
+        else:
+            reads = read_cost_of(df.sparkSession)
             batch.count_along(reads)
-        plan = plan_write(
-            df, batch, operator, keys, max_parallelism, partitions, deleted, changes, ttl, replace
-        )
-        before = None if replace is False else batch.state(operator)
-    common: dict[str, Any] = {
-        "attempt": batch.attempt,
-        "operator": operator,
-        "schema": plan.schema,
-        "ranges": plan.ranges,
-        "options": options,
-        "time_column": column_of_newest(plan.schema, plan.ttl, ttl),
-    }
-    if replace is False:
-        task, rows = WriteStateTask(**common, columns=plan.columns), plan.by_task(plan.rows)
-    else:
-        if before is not None:
-            seen = seen_ttl(before, plan.ttl)
-            before = dataclasses.replace(before, schema=plan.schema, options=options, ttl=seen)
-        task = ReplaceStateTask(
-            **common,
-            columns=tuple(plan.schema.columns.names),
-            given=plan.columns,
-            state=before,
-            scope=plan.scope,
-            reads=reads,
-        )
-        rows = plan.by_task(plan.rows.union(_one_for_each_task(plan))).sortWithinPartitions("key_group")
-    found = run_tasks(rows, task, progress)
-    batch.meter.add(cost_of(found))
-    return report_of(attempt, operator, plan.schema, found, options, plan.ttl)
-
-
-def seen_ttl(before: StateAt, ttl: StateTtl | None) -> StateTtl | None:
-    """The TTL by which old rows are seen: at the batch's time, unless hidden ones would come back."""
-    return ttl if ttl is not None and ttl.hides_what(before.ttl) else before.ttl
+            before = state.before(batch, options)
+            task = ReplaceStateTask(**common, state=before, scope=state.scope, reads=reads)
+            rows = plan.by_task(plan.rows.union(_one_for_each_task(plan))).sortWithinPartitions("key_group")
+        report = written_by(task, rows, batch, state, options, progress)
+        return report if batch is attempt else batch.shared_files.durable_now(report)
 
 
 @contextmanager
@@ -184,56 +168,38 @@ def batch_of(
         yield Batch.resume(CheckpointCoordinator(work.job, store, given), work), given
 
 
-def column_of_newest(schema: StateSchema, ttl: StateTtl | None, config: StateTtlConfig | None) -> str | None:
-    """The column whose newest time moves the watermark, unless the batch has set one."""
-    given = config is not None and config.watermark is not None
-    return None if given else time_column(schema, ttl)
+def written_by(
+    task: WriteStateTask,
+    rows: DataFrame,
+    batch: Batch,
+    state: StateToWrite,
+    options: JobOptions,
+    progress: Progress | None,
+) -> OperatorReport:
+    """The report of rows that tasks write now. Small ranges wait in the batch to share files with others."""
+    found = run_tasks(rows, task, progress)
+    batch.meter.add(cost_of(found))
+    return report_of(batch, state, found, options)
 
 
 def report_of(
-    work: Attempt | Batch,
-    operator: str,
-    schema: StateSchema,
-    found: Sequence[Mapping[str, Any]],
-    options: JobOptions,
-    ttl: StateTtl | None,
+    batch: Batch, state: StateToWrite, found: Sequence[Mapping[str, Any]], options: JobOptions
 ) -> OperatorReport:
-    """The report of tasks that wrote some key groups each, from their outcomes.
-
-    Changes that tasks handed over wait in the batch to share files with others; those for a bare attempt
-    are durable on return, in files that this operator's ranges share.
-
-    `ttl`: the state's, before it is moved on to the newest time that the tasks saw.
-    """
-    if isinstance(work, Batch):
-        return _reported(work.shared_files, operator, schema, found, options, ttl)
-    with closing(open_shared_store(work.store_uri, options)) as store:
-        shared = SharedFiles(store, work)
-        return shared.durable_now(_reported(shared, operator, schema, found, options, ttl))
-
-
-def _reported(
-    shared: SharedFiles,
-    operator: str,
-    schema: StateSchema,
-    found: Sequence[Mapping[str, Any]],
-    options: JobOptions,
-    ttl: StateTtl | None,
-) -> OperatorReport:
+    """The report of tasks that wrote some key groups each, from their outcomes."""
     handles = [
         ChangelogStateHandle.from_json(outcome["handle"])
         if "handle" in outcome
-        else shared.add(small_from_outcome(outcome, operator, schema, options))
+        else batch.shared_files.add(small_from_outcome(outcome, state.operator, state.schema, options))
         for outcome in found
     ]
     return OperatorReport(
-        operator=operator,
+        operator=state.operator,
         handles=tuple(sorted(handles, key=lambda handle: handle.key_group_range.start_key_group)),
-        **schema.reported,
+        **state.schema.reported,
         upserts=sum(outcome["upserts"] for outcome in found),
         deletes=sum(outcome["deletes"] for outcome in found),
         null_keys=sum(outcome["null_keys"] for outcome in found),
-        ttl=None if ttl is None else ttl.at(*(outcome["newest_us"] for outcome in found)),
+        ttl=None if state.ttl is None else state.ttl.at(*(outcome["newest_us"] for outcome in found)),
     )
 
 
@@ -300,78 +266,47 @@ class WritePlan:
     """How a DataFrame is written.
 
     Attributes:
-        schema: of the state.
-        columns: the names of those passed.
+        state: as the write leaves it.
         ranges: of the tasks that write. Where the rows of some key groups are replaced, these share them.
-        rows: the columns passed, by position (`c0`, ...), whether the row is `deleted`, and its `key_group`.
-        ttl: of the state.
-        scope: of the rows that are replaced; `None`: all, or nothing is.
+        rows: the columns of `state.columns`, by position (`c0`, ...), whether the row is `deleted`, and its
+            `key_group`.
     """
 
-    schema: StateSchema
-    columns: tuple[str, ...]
+    state: StateToWrite
     ranges: tuple[KeyGroupRange, ...]
     rows: DataFrame
-    ttl: StateTtl | None
-    scope: Scope | None
 
     def by_task(self, rows: DataFrame) -> DataFrame:
         """Rows as `rows`, with a contiguous range of key groups for each task."""
-        count, groups = len(self.ranges), self.schema.max_parallelism
+        count, groups = len(self.ranges), self.state.schema.max_parallelism
         even = self.ranges == ranges_of_tasks(count, groups)
         of_group = task_of_key_group("key_group", count, groups)
         return rows.repartitionById(count, of_group if even else task_of_range("key_group", self.ranges))
 
 
 def plan_write(
-    df: DataFrame,
-    batch: Batch,
-    operator: str,
-    keys: Sequence[str],
-    max_parallelism: int | None,
-    partitions: int | None,
-    deleted: str | Column | None,
-    changes: ColumnChanges,
-    ttl: StateTtlConfig | None,
-    replace: Replaced = False,
+    df: DataFrame, batch: Batch, state: StateToWrite, partitions: int | None, deleted: str | Column | None
 ) -> WritePlan:
-    """The plan of `write_state`, whose arguments and errors these are."""
-    if not operator:
-        raise InvalidInputError("state needs an operator's name, such as 'aircraft': it is empty")
-    case_sensitive = is_case_sensitive(df.sparkSession)
-    if isinstance(deleted, str):
-        (deleted,) = spelled([deleted], df.columns, case_sensitive=case_sensitive)
-    before = schema_before(batch, operator, changes, case_sensitive=case_sensitive)
-    df = with_batch_time(df, batch, filled_column(ttl, batch.ttl(operator), before))
-    columns = _state_columns(df, deleted)
-    given = arrow_schema(columns, f"state of operator {operator!r}", case_sensitive=case_sensitive)
-    given = as_spelled(given, before, case_sensitive=case_sensitive)
-    changes.refuse_written(new_names(given, before), case_sensitive=case_sensitive)
-    keys = spelled(keys, given.names, case_sensitive=case_sensitive)
-    within = spelled(partition_columns_of(replace), keys, case_sensitive=case_sensitive)
-    schema = schema_to_write(given, keys, max_parallelism, before, within)
-    state_ttl = batch.ttl_to_write(operator, schema, ttl)
-    count = partitions
-    if count is None:
-        count = default_partitions(df.sparkSession, schema.max_parallelism)
+    """The plan of `write_state`. `deleted`: as the columns of `df` are spelled."""
+    schema = state.schema
+    count = task_count(df.sparkSession, partitions, schema.max_parallelism)
     ranges = ranges_of_tasks(count, schema.max_parallelism)
-    scope = None if replace is False else replaced_scope(replace, schema, deleted)
-    wanted = None if scope is None else scope.key_groups(schema)
+    wanted = None if state.scope is None else state.scope.key_groups(schema)
     if wanted is not None:
         ranges = ranges_around(wanted, count, schema.max_parallelism)
-    stored = {field.name: field.dataType for field in spark_schema(schema.columns)}
-    positions = [f"c{place}" for place in range(len(given.names))]
+    flag = deleted if isinstance(deleted, str) else None
+    given = [quoted(name) for name in df.columns if name != flag]
+    values = dict(zip(state.columns, given, strict=False))  # a filled column may come on top
+    if state.filled is not None:
+        values[state.filled] = batch_time(batch)
     # The hash depends on the type (int 5 and bigint 5 differ), so the key is cast before it is hashed.
-    by_position = [
-        f"CAST({quoted(name)} AS {sql_type(stored[field.name])}) AS {position}"
-        if field.name in keys
-        else f"{quoted(name)} AS {position}"
-        for name, field, position in zip(columns.names, given, positions, strict=True)
-    ]
+    types = {field.name: sql_type(field.dataType) for field in spark_schema(schema.columns)}
+    values |= {name: f"CAST({values[name]} AS {types[name]})" for name in schema.key_columns}
+    positions = {name: f"c{place}" for place, name in enumerate(values)}
+    by_position = [f"{value} AS {positions[name]}" for name, value in values.items()]
     rows = selected(df, [*by_position, _flag(deleted)])
-    key_group = key_group_of_columns(dict(zip(given.names, positions, strict=True)), schema)
-    keyed = rows.selectExpr("*", f"{key_group} AS key_group")
-    return WritePlan(schema, tuple(given.names), ranges, keyed, state_ttl, scope)
+    keyed = rows.selectExpr("*", f"{key_group_of_columns(positions, schema)} AS key_group")
+    return WritePlan(state, ranges, keyed)
 
 
 def _one_for_each_task(plan: WritePlan) -> DataFrame:
@@ -384,27 +319,22 @@ def _one_for_each_task(plan: WritePlan) -> DataFrame:
     return tasks.selectExpr(*nulls, "CAST(NULL AS BOOLEAN) AS deleted", f"{first} AS key_group")
 
 
-def with_batch_time(df: DataFrame, batch: Batch, column: str | None) -> DataFrame:
-    """The rows with the batch's time in this column, over any value there; `None`: as they are."""
-    if column is None:
-        return df
-    others = [quoted(name) for name in df.columns if name != column]
-    return df.selectExpr(*others, f"{batch_time(batch)} AS {quoted(column)}")
-
-
 def batch_time(batch: Batch) -> str:
     """The batch's time in SQL, the same in every task."""
     return f"timestamp_micros({batch.time_us}L)"
 
 
-def _state_columns(df: DataFrame, deleted: str | Column | None) -> st.StructType:
-    if isinstance(deleted, str):
-        if deleted not in df.columns:
-            raise InvalidInputError(f"`deleted` names column {deleted!r}, which is not among {df.columns}")
-        if not isinstance(df.schema[deleted].dataType, st.BooleanType):
-            raise InvalidInputError(f"`deleted` names column {deleted!r}, which is not boolean")
-        return st.StructType([field for field in df.schema if field.name != deleted])
-    return df.schema
+def without_flag(schema: st.StructType, deleted: str, *, case_sensitive: bool) -> tuple[st.StructType, str]:
+    """The other columns, and the name of the one that says which rows delete their key, as these spell it.
+
+    Raises: InvalidInputError if there is none, or it is not boolean.
+    """
+    (name,) = spelled([deleted], schema.names, case_sensitive=case_sensitive)
+    if name not in schema.names or not isinstance(schema[name].dataType, st.BooleanType):
+        raise InvalidInputError(
+            f"`deleted` names column {deleted!r}, which is not a boolean column of {', '.join(schema.names)}"
+        )
+    return st.StructType([field for field in schema if field.name != name]), name
 
 
 def _flag(deleted: str | Column | None) -> str | Column:
@@ -413,27 +343,6 @@ def _flag(deleted: str | Column | None) -> str | Column:
     if isinstance(deleted, str):
         return f"coalesce({quoted(deleted)}, false) AS deleted"
     return F.coalesce(deleted, F.lit(False)).alias("deleted")
-
-
-def schema_before(
-    batch: Batch, operator: str, changes: ColumnChanges, *, case_sensitive: bool
-) -> StateSchema | None:
-    """The schema of the state that the batch builds on, after `changes`; `None` if there is none.
-
-    With `changes` it is read from all manifests of the state, because a column may be in an older one alone.
-    """
-    known = batch.schema(operator)
-    if known is None or not changes:
-        return known
-    state = batch.state(operator)
-    known = known if state is None else state.schema
-    return changes.applied_to(known, case_sensitive=case_sensitive)
-
-
-def new_names(given: pa.Schema, before: StateSchema | None) -> list[str]:
-    """Those missing in the state."""
-    known = () if before is None else before.columns.names
-    return [name for name in given.names if name not in known]
 
 
 def expected_schema(schema: st.StructType | str, what: str) -> st.StructType:

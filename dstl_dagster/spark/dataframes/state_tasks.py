@@ -168,13 +168,11 @@ class ReplaceStateTask(WriteStateTask):
     only says which range it is.
 
     Attributes:
-        given: the names of the columns that come.
         state: at the parent checkpoint, with the schema of the one being written; `None`: there is none.
         scope: what is replaced; `None`: everything.
         reads: counts what is requested.
     """
 
-    given: tuple[str, ...] = ()
     state: StateAt | None = None
     scope: Scope | None = None
     reads: ReadCost | None = None
@@ -198,7 +196,7 @@ class ReplaceStateTask(WriteStateTask):
         """Without the row that says which range it is; columns as in the schema."""
         kept = batch.filter(batch.column(-2).is_valid())
         *given, _, groups = kept.columns
-        columns = dict(zip(self.given, given, strict=True))
+        columns = dict(zip(self.columns, given, strict=True))
         rows = [
             columns[field.name].cast(field.type)
             if field.name in columns
@@ -215,7 +213,7 @@ class ReplaceStateTask(WriteStateTask):
             yield from self._batches(found)
 
     def _batches(self, found: Replacement) -> Iterator[pa.RecordBatch]:
-        """Of a tombstone, what is no key is null."""
+        """Of the columns passed: the others are null. Of a tombstone, what is no key is null."""
         columns = [
             found.rows.column(name)
             if name in found.rows.column_names

@@ -26,12 +26,13 @@ from dstl_dagster.checkpoint import (
     Batch,
     FileReport,
     OperatorReport,
+    StateToWrite,
 )
 from dstl_dagster.errors import ConflictError, InternalError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed import Grouped, KeyedState, StateAt, replacements, write_rows
 from dstl_dagster.spark.dataframes.files import files_of_parts
-from dstl_dagster.spark.dataframes.state import report_of, seen_ttl
+from dstl_dagster.spark.dataframes.state import report_of
 from dstl_dagster.spark.errors import raise_refusal
 from dstl_dagster.spark.sink.messages import outcomes_of
 from dstl_dagster.spark.sink.options import SinkOptions
@@ -114,7 +115,7 @@ def _fill(
     micro_batch: MicroBatch | None,
 ) -> None:
     """Add what the tasks wrote, the query's position, and the bases that are due."""
-    match sink_of(options, schema, batch.parent, batch.attempt):
+    match sink_of(options, schema, batch):
         case StateSink() as sink:
             batch.add(_state_report(batch, sink, outcomes))
         case FileSink() as sink:
@@ -129,34 +130,32 @@ def _state_report(batch: Batch, sink: StateSink, outcomes: list[Outcome]) -> Ope
     states = [outcome["state"] for outcome in outcomes if "state" in outcome]
     handles = [ChangelogStateHandle.from_json(state["handle"]) for state in states]
     store, attempt, options = batch.coordinator.store, batch.attempt, batch.coordinator.job_options
-    own = (attempt.checkpoint_id, sink.operator, sink.schema, tuple(handles), options)
+    operator, schema = sink.state.operator, sink.state.schema
+    own = (attempt.checkpoint_id, operator, schema, tuple(handles), options)
     written = StateAt(store.uri, attempt.job, *own).opened(store)
     _refuse_shared_keys(written, states)
-    report = report_of(batch, sink.operator, sink.schema, states, options, sink.ttl)
+    report = report_of(batch, sink.state, states, options)
     if not sink.replaces:
         return report
-    gone = _keys_without_rows(batch, sink, written)
+    gone = _keys_without_rows(batch, sink.state, written)
     deleted = pa.array(np.ones(gone.num_rows, np.bool_))
     removed = write_rows(
-        gone, attempt, store, operator=sink.operator, schema=sink.schema, deleted=deleted, options=options
+        gone, attempt, store, operator=operator, schema=schema, deleted=deleted, options=options
     )
     handles = [*report.handles, *removed.handles]
     return replace(report, handles=tuple(handles), deletes=report.deletes + gone.num_rows)
 
 
-def _keys_without_rows(batch: Batch, sink: StateSink, written: KeyedState) -> pa.Table:
+def _keys_without_rows(batch: Batch, state: StateToWrite, written: KeyedState) -> pa.Table:
     """What is replaced and gets no row. Reads the state, and the new rows back, a part at a time.
 
     Raises: InvalidInputError for a new row that is not among those that are replaced.
     """
-    schema, state = sink.schema, batch.state(sink.operator)
-    before = None
-    if state is not None:
-        seen = replace(state, schema=schema, ttl=seen_ttl(state, sink.ttl))
-        before = seen.opened(batch.coordinator.store)
-    what, every = f"state of operator {sink.operator!r}", KeyGroupRange.of(0, schema.max_parallelism - 1)
+    schema, at = state.schema, state.before(batch)
+    before = None if at is None else at.opened(batch.coordinator.store)
+    what, every = f"state of operator {state.operator!r}", KeyGroupRange.of(0, schema.max_parallelism - 1)
     new = (_by_group(run.alive(), schema.columns.names) for run in written.runs())
-    changes = replacements(schema, before, every, new, sink.scope, what)
+    changes = replacements(schema, before, every, new, state.scope, what)
     keys = pa.schema([schema.columns.field(name) for name in schema.key_columns])
     gone = [each.rows for each in changes if each.deleted[0].as_py()]
     return pa.concat_tables([keys.empty_table(), *gone])

@@ -26,18 +26,15 @@ from dstl_dagster.timeline import BatchKey
 
 _WHERE: Final = "replacewhere"
 _MOST_ROWS, _METADATA = "maxrecordsperfile", "usermetadata"
-_KNOWN = (
-    *("store", "job", "operator", "keys", "deleted", "max_parallelism", "ttl", "ttl_column", _WHERE),
-    *("path", "file_format", "single_file", "header_line", "compression", "mode", "success"),
-    *("partition_by", _MOST_ROWS),
-    *("case_sensitive", "idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every"),
-    _METADATA,
-    *("checkpointlocation", "queryname"),  # Spark's own, which come with ours
-)
 _OF_STATE: Final = ("keys", "deleted", "max_parallelism", "ttl", "ttl_column", "case_sensitive", _WHERE)
 _OF_FILES: Final = (
     *("file_format", "single_file", "header_line", "compression", "mode", "success"),
     *("partition_by", _MOST_ROWS),
+)
+_KNOWN: Final = (
+    *("store", "job", "operator", "path", *_OF_STATE, *_OF_FILES, _METADATA),
+    *("idempotency_key", "adopt_after", "take_over", "owner", "clean_up_every"),
+    *("checkpointlocation", "queryname"),  # Spark's own, which come with ours
 )
 _OF_A_BATCH: Final = ("idempotency_key",)
 _OF_A_STREAM: Final = ("adopt_after",)

@@ -17,10 +17,14 @@ from typing import Final
 
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator
+from dstl_dagster.checkpoint import (
+    Attempt,
+    Batch,
+    Checkpoint,
+    CheckpointCoordinator,
+    StateToWrite,
+)
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import StateTtl
-from dstl_dagster.keyed import Scope, replaced_scope, schema_of
 from dstl_dagster.spark.dataframes.file_formats import LINE_FORMATS, Encoder, encode_lines
 from dstl_dagster.spark.dataframes.file_tasks import FileJob
 from dstl_dagster.spark.dataframes.files import (
@@ -31,11 +35,11 @@ from dstl_dagster.spark.dataframes.files import (
     target_of,
     without,
 )
+from dstl_dagster.spark.dataframes.state import without_flag
 from dstl_dagster.spark.sink.options import BATCH, QUERY, SinkOptions
 from dstl_dagster.spark.stores import counted_store, open_shared_store
 from dstl_dagster.spark.streaming.micro_batches import MicroBatch
 from dstl_dagster.spark.types import arrow_schema
-from dstl_dagster.state import StateSchema, as_spelled, filled_column, schema_to_write, spelled, ttl_to_write
 from dstl_dagster.storage import Cost, CostMeter, ObjectStore
 from dstl_dagster.timeline import PlannedAttempt
 
@@ -48,20 +52,14 @@ class StateSink:
     """Rows are changes of keyed state.
 
     Attributes:
+        state: as the write leaves it.
         deleted: the boolean column of the rows that delete their key, as the rows spell it.
-        columns: the other columns of the rows, in their order, as the state spells them.
-        ttl: the state's, before the times of these rows.
-        replaces: whether the rows take the place of others.
-        scope: of these; `None`: of all.
+        replaces: whether the rows take the place of others: those of the state's scope.
     """
 
-    operator: str
-    schema: StateSchema
+    state: StateToWrite
     deleted: str | None
-    columns: tuple[str, ...]
-    ttl: StateTtl | None = None
-    replaces: bool = False
-    scope: Scope | None = None
+    replaces: bool
 
 
 @dataclass(frozen=True)
@@ -146,15 +144,14 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
 
         def check(parent: Checkpoint | None) -> None:
             # Before the attempt opens, so that a write which is refused leaves no trace.
-            sink = sink_of(
-                options, schema, parent, Attempt(0, uuid.UUID(int=0), None, options.job, store.uri)
-            )
+            nobodys = Attempt(0, uuid.UUID(int=0), None, options.job, store.uri)
+            sink = sink_of(options, schema, Batch(coordinator, nobodys, parent))
             if isinstance(sink, FileSink) and key is not None and options.mode == "error":
                 check_free(sink.job.names, store)
 
         if key is None:
             planned, parent = coordinator.plan(check=check, claim=options.claim())
-            attempt, slot = planned.attempt, planned.slot
+            batch, slot = Batch(coordinator, planned.attempt, parent), planned.slot
         else:
             batch = Batch.open(
                 coordinator,
@@ -163,56 +160,40 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
                 check=check,
                 claim=options.claim(),
             )
-            attempt, parent, slot = batch.attempt, batch.parent, 0
-    last = None if parent is None else MicroBatch.last_of(parent.positions)
-    sink = sink_of(options, schema, parent, attempt)
-    return SinkPlan(options, attempt, slot, last, sink, cost.so_far())
+            parent, slot = batch.parent, 0
+        last = None if parent is None else MicroBatch.last_of(parent.positions)
+        return SinkPlan(options, batch.attempt, slot, last, sink_of(options, schema, batch), cost.so_far())
 
 
-def sink_of(
-    options: SinkOptions, schema: st.StructType, parent: Checkpoint | None, attempt: Attempt
-) -> StateSink | FileSink:
-    """Where the rows of an attempt on `parent` go. Pure: the same in every process."""
+def sink_of(options: SinkOptions, schema: st.StructType, batch: Batch) -> StateSink | FileSink:
+    """Where the rows of the batch go: the same in every process. Raises: InvalidInputError."""
     if options.operator is not None:
-        return _state_sink(options, schema, parent)
-    return _file_sink(options, schema, attempt)
+        return _state_sink(options, options.operator, schema, batch)
+    return _file_sink(options, schema, batch.attempt)
 
 
-def _state_sink(options: SinkOptions, schema: st.StructType, parent: Checkpoint | None) -> StateSink:
-    """The state at `parent`, its schema evolved by these columns. Pure.
-
-    Raises: InvalidInputError (kind `unsupported_type`, `schema_change`) naming the column.
-    """
-    assert options.operator is not None
-    columns, deleted = schema, options.deleted
+def _state_sink(options: SinkOptions, operator: str, schema: st.StructType, batch: Batch) -> StateSink:
+    columns, deleted, case_sensitive = schema, options.deleted, options.case_sensitive
     if deleted is not None:
-        (deleted,) = spelled([deleted], schema.names, case_sensitive=options.case_sensitive)
-        flags = [field for field in schema if field.name == deleted]
-        if not flags or not isinstance(flags[0].dataType, st.BooleanType):
-            raise InvalidInputError(
-                f"option deleted names column {options.deleted!r}, which is not a boolean column of "
-                f"{', '.join(schema.names)}"
-            )
-        columns = st.StructType([field for field in schema if field.name != deleted])
-    entry = None if parent is None else parent.manifest.operators.get(options.operator)
-    before = None if entry is None else schema_of(entry.report)
-    what = f"state of operator {options.operator!r}"
-    given = arrow_schema(columns, what, case_sensitive=options.case_sensitive)
-    given = as_spelled(given, before, case_sensitive=options.case_sensitive)
-    keys = spelled(options.keys, given.names, case_sensitive=options.case_sensitive)
-    evolved = schema_to_write(given, keys, options.max_parallelism, before)
-    before_ttl = None if entry is None else entry.report.ttl
-    filled = filled_column(options.ttl, before_ttl, before)
-    if filled is not None:
+        columns, deleted = without_flag(schema, deleted, case_sensitive=case_sensitive)
+    state = StateToWrite.of(
+        batch,
+        operator,
+        arrow_schema(columns, f"state of operator {operator!r}", case_sensitive=case_sensitive),
+        options.keys,
+        options.max_parallelism,
+        options.ttl,
+        replace=options.replace,
+        deleted=deleted,
+        case_sensitive=case_sensitive,
+    )
+    if state.filled is not None:
         raise InvalidInputError(
-            f"the TTL of operator {options.operator!r} fills column {filled!r}, which "
+            f"the TTL of operator {operator!r} fills column {state.filled!r}, which "
             'format("dstl") does not: write it in foreachBatch(checkpointed_batches(...)), or set options '
             "ttl and ttl_column to a column of the rows, such as one of current_timestamp()"
         )
-    ttl = ttl_to_write(options.ttl, before_ttl, evolved, time_us=0)  # of event time, the rows' times count
-    replaces = options.replace is not False
-    scope = replaced_scope(options.replace, evolved, deleted) if replaces else None
-    return StateSink(options.operator, evolved, deleted, tuple(given.names), ttl, replaces, scope)
+    return StateSink(state, deleted, options.replace is not False)
 
 
 def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) -> FileSink:

@@ -32,7 +32,6 @@ from dstl_dagster.state import (
     NewestTime,
     group_of_hashes,
     key_hashes,
-    time_column,
 )
 from dstl_dagster.storage import TRIGGER, CostMeter
 
@@ -109,8 +108,8 @@ def _written(
 def _write_state(
     plan: SinkPlan, sink: StateSink, batches: Iterator[pa.RecordBatch], meter: CostMeter
 ) -> dict[str, Any]:
-    schema = sink.schema
-    encoder, newest = ChangeEncoder(schema), NewestTime(time_column(schema, sink.ttl))
+    schema = sink.state.schema
+    encoder, newest = ChangeEncoder(schema), NewestTime(sink.state.time_column)
     present = np.zeros(schema.max_parallelism, np.bool_)
 
     def changes() -> Iterator[EncodedChanges | None]:
@@ -128,7 +127,7 @@ def _write_state(
         counted_store(plan.attempt.store_uri, meter, plan.options.job_options.files) as store,
         open_attempt_changelog(store, plan.attempt, plan.options.job_options) as storage,
     ):
-        handle = write_range(storage, plan.attempt, sink.operator, schema, every_group, changes())
+        handle = write_range(storage, plan.attempt, sink.state.operator, schema, every_group, changes())
     # Which key groups occurred is known only now: a reader skips files that have none of its own.
     (found,) = np.nonzero(present)
     own = KeyGroupRange.of(int(found[0]), int(found[-1]))
@@ -148,7 +147,7 @@ def _split(batch: pa.RecordBatch, sink: StateSink) -> tuple[pa.RecordBatch, pa.A
     deleted, columns = None, list(batch.columns)
     if sink.deleted is not None:
         deleted = columns.pop(batch.schema.names.index(sink.deleted))
-    return pa.record_batch(columns, list(sink.columns)), deleted
+    return pa.record_batch(columns, list(sink.state.columns)), deleted
 
 
 def _drain(batches: Iterator[pa.RecordBatch]) -> None:

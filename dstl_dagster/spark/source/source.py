@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,7 +28,6 @@ from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange, common_ranges
 from dstl_dagster.keyed import (
     Condition,
-    KeyedState,
     StateAt,
     StateDiff,
     compared_runs,
@@ -37,7 +37,7 @@ from dstl_dagster.spark.source.columns import ReadColumns, newest_columns, refus
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.stores import open_shared_store, task_store
 from dstl_dagster.spark.types import spark_schema
-from dstl_dagster.storage import open_store
+from dstl_dagster.storage import ObjectStore, open_store
 from dstl_dagster.timeline import AtLike
 
 _CHANGE_SCHEMA: Final = (
@@ -52,19 +52,23 @@ _OUTPUT_ROWS = 16 * 1024
 _IN_UTC: Final[dict[str, Any]] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 )
+_CHANGE_FIELDS: Final = to_arrow_schema(_CHANGE_SCHEMA, **_IN_UTC)
 
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """A range of key groups; for a read of changes, those from state `pair` to state `pair + 1`."""
+    """The rows of some key groups of a state."""
 
-    start: int
-    end: int
-    pair: int = 0
+    key_groups: KeyGroupRange
 
-    @property
-    def key_groups(self) -> KeyGroupRange:
-        return KeyGroupRange.of(self.start, self.end)
+
+@dataclass(frozen=True)
+class ChangesPartition(InputPartition):
+    """The changes of some key groups from one state to the next; all that a task needs."""
+
+    older: StateAt
+    newer: StateAt
+    columns: ReadColumns
 
 
 def state_at(options: SourceOptions, at: AtLike) -> StateAt:
@@ -162,7 +166,8 @@ class StateReader(DataSourceReader):
     def partitions(self) -> list[RangePartition]:
         ranges = self._state.ranges(self._options.partitions)
         of_keys = None if self._where is None else self._where.key_groups(self._state.schema)
-        return partitions_of(common_ranges(ranges, of_keys), self._options.key_groups)
+        wanted = common_ranges(common_ranges(ranges, of_keys), self._options.key_groups or None)
+        return [RangePartition(each) for each in wanted]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):  # Spark creates one if there are none
@@ -218,38 +223,42 @@ class ChangesReader(DataSourceReader):
         self._states = states
         self._spark_schema = schema
 
-    def partitions(self) -> list[RangePartition]:
-        found: list[RangePartition] = []
-        with closing(open_store(self._states[0].store_uri, self._states[0].options.files)) as store:
-            opened = [state.opened(store) for state in self._states]
-        for pair in range(len(opened) - 1):
-            runs = compared_runs(opened[pair], opened[pair + 1])
-            found += partitions_of(runs, self._wanted, pair)
-        return found
+    def partitions(self) -> list[ChangesPartition]:
+        first, states = self._states[0], self._states
+        with closing(open_store(first.store_uri, first.options.files)) as store:
+            return changes_partitions(states, store, self._columns, self._wanted)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, RangePartition):
-            return
-        older, newer = self._states[partition.pair : partition.pair + 2]
-        with task_store(newer.store_uri, None, newer.options.files) as store:
-            before, after = (
-                each.within(partition.key_groups).opened(store, process_cache()) for each in (older, newer)
-            )
-            yield from read_changes(before, after, self._columns, self._spark_schema)
+        if isinstance(partition, ChangesPartition):  # Spark creates another one if there are none
+            yield from read_changes(partition, self._spark_schema)
 
 
-def read_changes(
-    older: KeyedState, newer: KeyedState, columns: ReadColumns, schema: st.StructType
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a table of changes, from one state to the next, both with the same columns."""
-    for diff in diff_states(older, newer):
-        for change_type, rows in _by_type(diff):
-            marked = columns.taken_from(rows, newer.schema)
-            said = (change_type, newer.checkpoint_id, newer.at.completed_at)
-            for name, value in zip(CHANGE_COLUMNS, said, strict=True):
-                kind = to_arrow_schema(_CHANGE_SCHEMA, **_IN_UTC).field(name).type
-                marked = marked.append_column(name, pa.repeat(pa.scalar(value, kind), rows.num_rows))
-            yield from _spark_batches(marked, schema)
+def changes_partitions(
+    states: Sequence[StateAt], store: ObjectStore, columns: ReadColumns, wanted: Sequence[KeyGroupRange]
+) -> list[ChangesPartition]:
+    """Of the changes from each state to the next, all with the same columns, cut where their runs are.
+
+    `wanted`: only these key groups; empty: all.
+    """
+    return [
+        ChangesPartition(older.at.within(each), newer.at.within(each), columns)
+        for older, newer in pairwise(state.opened(store) for state in states)
+        for each in common_ranges(compared_runs(older, newer), wanted or None)
+    ]
+
+
+def read_changes(partition: ChangesPartition, schema: st.StructType) -> Iterator[pa.RecordBatch]:
+    """The rows of a table of changes."""
+    older, newer = partition.older, partition.newer
+    said = (newer.checkpoint_id, newer.completed_at)
+    with task_store(newer.store_uri, None, newer.options.files) as store:
+        before, after = (each.opened(store, process_cache()) for each in (older, newer))
+        for diff in diff_states(before, after):
+            for change_type, rows in _by_type(diff):
+                marked = partition.columns.taken_from(rows, newer.schema)
+                for field, value in zip(_CHANGE_FIELDS, (change_type, *said), strict=True):
+                    marked = marked.append_column(field, pa.repeat(pa.scalar(value, field.type), len(rows)))
+                yield from _spark_batches(marked, schema)
 
 
 def _by_type(diff: StateDiff) -> Iterable[tuple[str, pa.Table]]:
@@ -321,14 +330,6 @@ def _checkpoint_row(checkpoint: Checkpoint) -> tuple[Any, ...]:
         json.dumps(dict(manifest.positions), sort_keys=True),
         manifest.user_metadata or None,
     )
-
-
-def partitions_of(
-    ranges: Iterable[KeyGroupRange], wanted: Sequence[KeyGroupRange], pair: int = 0
-) -> list[RangePartition]:
-    """The wanted key groups (none: all), cut at the borders of `ranges`."""
-    shared = common_ranges(ranges, wanted or None)
-    return [RangePartition(each.start_key_group, each.end_key_group, pair) for each in shared]
 
 
 def _spark_batches(table: pa.Table, schema: st.StructType) -> Iterator[pa.RecordBatch]:

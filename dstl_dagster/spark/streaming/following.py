@@ -17,27 +17,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as st
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from dstl_dagster.changelog import process_cache
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import StateAt, compared_runs
-from dstl_dagster.spark.source.columns import FollowedColumns, ReadColumns
+from dstl_dagster.keyed import StateAt
+from dstl_dagster.spark.source.columns import FollowedColumns
 from dstl_dagster.spark.source.options import SourceOptions
 from dstl_dagster.spark.source.source import (
     CHANGE_COLUMNS,
+    ChangesPartition,
+    changes_partitions,
     newest_state,
-    partitions_of,
     read_changes,
     without_change_columns,
 )
-from dstl_dagster.spark.stores import open_shared_store, task_store
+from dstl_dagster.spark.stores import open_shared_store
 from dstl_dagster.timeline import AsOf, TimelineView
 
 if TYPE_CHECKING:
@@ -73,15 +71,10 @@ class Offset:
     @classmethod
     def of(cls, view: TimelineView, operator: str, checkpoint_id: int) -> Offset:
         attempt = str(view.checkpoints[checkpoint_id].completed.attempt) if checkpoint_id else ""
-        return cls(operator, timeline_of(view), checkpoint_id, attempt)
+        return cls(operator, view.timeline_id, checkpoint_id, attempt)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def timeline_of(view: TimelineView) -> str:
-    """The identity of this timeline, distinct from that of a later one of the same job."""
-    return view.timeline_id
 
 
 def require_followed(
@@ -105,7 +98,7 @@ def require_followed(
     entry = view.checkpoints.get(start.checkpoint_id)
     at = f"checkpoint {start.checkpoint_id} of job {job!r}, where this stream is,"
     if (
-        (start.timeline and start.timeline != timeline_of(view))
+        (start.timeline and start.timeline != view.timeline_id)
         or (entry is not None and str(entry.completed.attempt) != start.attempt)
         or start.checkpoint_id > view.highest_id
     ):
@@ -164,15 +157,6 @@ def path_between(view: TimelineView, start: int, end: int) -> list[int]:
         path.append(at)
         at = kept[at].completed.parent
     return path[::-1]
-
-
-@dataclass(frozen=True)
-class ChangesPartition(InputPartition):
-    """The changes of some key groups from one state to the next; all that a task needs."""
-
-    older: StateAt
-    newer: StateAt
-    columns: ReadColumns
 
 
 class ChangesStreamReader(DataSourceStreamReader):
@@ -258,20 +242,14 @@ class ChangesStreamReader(DataSourceStreamReader):
             )
             for each, state in zip(known, states, strict=True)
         ]
-        found: list[InputPartition] = []
-        for older, newer in pairwise(there):
-            runs = compared_runs(older.opened(self._job.store), newer.opened(self._job.store))
-            wanted = partitions_of(runs, self._options.key_groups)
-            found += [self._partition(older, newer, each.key_groups) for each in wanted]
+        assert self._columns is not None  # each state was bound to them
+        found = changes_partitions(there, self._job.store, self._columns.read, self._options.key_groups)
         self._states = {known[-1]: self._known(known[-1])}  # where the next micro-batch begins
         return found
 
     def read(self, partition: InputPartition) -> Any:
         assert isinstance(partition, ChangesPartition)
-        older, newer = partition.older, partition.newer
-        with task_store(newer.store_uri, None, newer.options.files) as store:
-            before, after = (each.opened(store, process_cache()) for each in (older, newer))
-            yield from read_changes(before, after, partition.columns, self._spark_schema)
+        return read_changes(partition, self._spark_schema)
 
     def stop(self) -> None:
         if self._coordinator is not None:
@@ -332,10 +310,6 @@ class ChangesStreamReader(DataSourceStreamReader):
         if self._columns is None:
             self._columns = _asked_of(state, self._options, self._spark_schema)
         return self._columns
-
-    def _partition(self, older: StateAt, newer: StateAt, key_groups: KeyGroupRange) -> ChangesPartition:
-        assert self._columns is not None
-        return ChangesPartition(older.within(key_groups), newer.within(key_groups), self._columns.read)
 
 
 if hasattr(DataSourceStreamReader, "getDefaultReadLimit"):  # since PySpark 4.2

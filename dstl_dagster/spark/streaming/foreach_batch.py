@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
@@ -64,48 +64,32 @@ def checkpointed_batches(
     """
     raise_as_raised()
     kept = _Kept(store, job, JobOptions.resolve(options))
-    return _Batches(
-        update,
-        kept,
-        served_query(query_name),
-        adopt_after,
-        take_over=take_over,
-        clean_up_every=clean_up_every,
-    )
+    return _Batches(update, kept, served_query(query_name), adopt_after, take_over, clean_up_every)
 
 
+@dataclass(frozen=True)
 class _Batches:
     """Called by Spark. A client of Spark Connect sends it to the server, before it is called."""
 
-    def __init__(
-        self,
-        update: Callable[[CheckpointBatch, DataFrame], None],
-        kept: _Kept,
-        query: ServedQuery,
-        adopt_after: str | None,
-        *,
-        take_over: bool,
-        clean_up_every: int,
-    ) -> None:
-        self._update = update
-        self._kept = kept
-        self._query = query
-        self._adopt_after = adopt_after
-        self._take_over = take_over
-        self._clean_up_every = clean_up_every
+    update: Callable[[CheckpointBatch, DataFrame], None]
+    kept: _Kept
+    query: ServedQuery
+    adopt_after: str | None
+    take_over: bool
+    clean_up_every: int
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        micro_batch = MicroBatch(self._query(rows), batch_id)
-        step = self._apply if self._kept.is_before(micro_batch) else self._apply_unless_applied
+        micro_batch = MicroBatch(self.query(rows), batch_id)
+        step = self._apply if self.kept.is_before(micro_batch) else self._apply_unless_applied
         try:
             while True:
                 try:
-                    return step(self._kept.coordinator_of(micro_batch), micro_batch, rows)
+                    return step(self.kept.coordinator_of(micro_batch), micro_batch, rows)
                 except _CompletedElsewhere:
                     log.info("another driver has completed micro-batch %s", micro_batch)
                     step = self._apply_unless_applied
         except BaseException:
-            self._kept.forget()
+            self.kept.forget()
             raise
 
     def _apply_unless_applied(
@@ -124,18 +108,18 @@ class _Batches:
             last = None if parent is None else MicroBatch.last_of(parent.positions)
             if micro_batch.is_in(last):
                 raise _CompletedElsewhere
-            micro_batch.require_after(last, self._adopt_after)
+            micro_batch.require_after(last, self.adopt_after)
 
         with _MicroBatch(
             coordinator,
             idempotency_key=micro_batch.key,
             claim=micro_batch.claim(operators=None),
-            take_over=self._take_over,
+            take_over=self.take_over,
             check=check,
-            clean_up_every=self._clean_up_every,
+            clean_up_every=self.clean_up_every,
         ) as batch:
-            self._update(batch, rows)
-        self._kept.completed(micro_batch)
+            self.update(batch, rows)
+        self.kept.completed(micro_batch)
 
 
 class _Kept:

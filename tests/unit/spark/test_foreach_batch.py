@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -194,7 +195,8 @@ def test_by_connect_a_query_is_found_by_its_name(store: RoundsStore, monkeypatch
     started = session_of(other="p", orders="q")
     monkeypatch.setattr(serving.SparkSession, "getActiveSession", lambda: started)
     driver = Driver(store, monkeypatch, query_name="orders")
-    driver.run._query = pickle.loads(pickle.dumps(driver.run._query))  # type: ignore[attr-defined]
+    run: Any = driver.run
+    driver.run = replace(run, query=pickle.loads(pickle.dumps(run.query)))
     rows = SimpleNamespace(sparkSession=session_of())
     driver.run(rows, 0)  # type: ignore[arg-type]
     started.streams.active = []
@@ -227,6 +229,6 @@ def test_the_function_travels_before_its_first_call() -> None:
         clean_up_every=3,
     )
     arrived = cloudpickle.loads(cloudpickle.dumps(sent))
-    kept = arrived._kept
-    assert (kept._store, kept._job, kept._options) == (sent._kept._store, "job", sent._kept._options)  # type: ignore[attr-defined]
-    assert (arrived._adopt_after, arrived._clean_up_every, arrived._take_over) == ("q:7", 3, False)
+    kept = arrived.kept
+    assert (kept._store, kept._job, kept._options) == (sent.kept._store, "job", sent.kept._options)  # type: ignore[attr-defined]
+    assert (arrived.adopt_after, arrived.clean_up_every, arrived.take_over) == ("q:7", 3, False)

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Attempt
+from dstl_dagster.checkpoint import Attempt, StateToWrite
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError, UnavailableError
 from dstl_dagster.keyed import StateAt, changes_to_json
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.spark.dataframes.merge_tasks import LookUpTask
-from dstl_dagster.spark.dataframes.state import report_of
+from dstl_dagster.spark.dataframes.state import batch_of, report_of
 from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask, WriteStateTask
 from dstl_dagster.spark.sink.commit import commit_sink
 from dstl_dagster.spark.sink.messages import LARGEST_MESSAGE_BYTES, message_of
@@ -185,8 +185,10 @@ def small_changes(job: dict[str, str], server: GCSServer, more: dict[str, str]) 
         "deletes": 0,
         "null_keys": 0,
     }
-    one_refusal(server, "*/changelog/*")
-    return report_of(attempt, "op", state.schema, [handed_over], state.options, None)
+    to_write = StateToWrite("op", state.schema, ("id", "value"), None, None, None)
+    with batch_of(attempt, None, None, state.options) as (batch, options):  # type: ignore[arg-type] # no task
+        one_refusal(server, "*/changelog/*")
+        return batch.shared_files.durable_now(report_of(batch, to_write, [handed_over], options))
 
 
 @pytest.mark.parametrize(
