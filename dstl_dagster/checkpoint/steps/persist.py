@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
@@ -95,8 +96,8 @@ def _file_reports(
         else _looked_up(file, store, options, store.capabilities.lookup_threads(threads))
         for file in files
     )
-    names = [report.recoverable.final_blob_identifier for report in reports]
-    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    names = Counter(report.recoverable.final_blob_identifier for report in reports)
+    twice = next((name for name, count in names.items() if count > 1), None)
     if twice is not None:
         raise InvalidInputError(
             f"two files of one checkpoint have the name {twice.object_name!r}: give each its own"
@@ -118,11 +119,7 @@ def _looked_up(
                 f"{recoverable.final_blob_identifier.object_name} is missing",
                 kind=ErrorKind.NOT_WRITTEN,
             )
-        components.append(
-            Component(
-                identifier.bucket_name, identifier.object_name, found.generation, found.size, found.crc32c
-            )
-        )
+        components.append(Component.of(identifier.bucket_name, found))
     return FileReport(recoverable, tuple(components))
 
 

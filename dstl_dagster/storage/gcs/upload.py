@@ -241,10 +241,11 @@ class GCSWriter:
         if self._made is None:
             self._check_open()
             if self._upload.began:
-                self._made = self._stat_of(self._upload.finish())
-                rules.check_crc32c(self._uri, self._made.crc32c, self._upload.crc32c)
+                made = self._stat_of(self._upload.finish())
+                rules.check_crc32c(self._uri, made.crc32c, self._upload.crc32c)
             else:
-                self._made = self._put(self._upload.buffered)
+                made = self._put(self._upload.buffered)
+            self._made = made
             self._over = True
         return self._made
 

@@ -6,6 +6,7 @@ import random
 import re
 import tracemalloc
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import pytest
 
@@ -18,8 +19,9 @@ from dstl_dagster.errors import (
     UnavailableError,
 )
 from dstl_dagster.format.crc32c import crc32c, to_base64
+from dstl_dagster.storage import ObjectStat
 from dstl_dagster.storage.gcs.errors import refusal
-from dstl_dagster.storage.gcs.upload import Reply, ResumableUpload
+from dstl_dagster.storage.gcs.upload import GCSWriter, Reply, ResumableUpload
 from dstl_dagster.storage.policy.retry import Retries, RetryAttempt, RetryPolicy
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
@@ -133,6 +135,16 @@ def test_ending_again_after_giving_up() -> None:
         upload.finish()
     upload.finish()
     assert service.made == b"abc"
+
+
+def test_an_object_of_other_bytes_is_refused_each_time() -> None:
+    """A writer whose object has another checksum than what was written never says that it made it."""
+    other = ObjectStat("o", 1, UNIT + 1, 0xBAD, datetime(2026, 1, 1, tzinfo=UTC))
+    writer = GCSWriter("gs://b/o", upload_to(Service()), put=lambda _: other, stat_of=lambda _: other)
+    writer.write(bytes(UNIT + 1))
+    for _ in range(2):
+        with pytest.raises(FormatError, match="0x00000bad"):
+            writer.close()
 
 
 def test_memory_is_bounded() -> None:
