@@ -60,33 +60,6 @@ class EncodedChanges:
     changes: pa.Array
 
 
-def encode_changes(
-    schema: StateSchema,
-    rows: pa.Table | pa.RecordBatch,
-    key_groups: pa.Array | pa.ChunkedArray | npt.NDArray[np.integer],
-    deleted: pa.Array | pa.ChunkedArray | None = None,
-    *,
-    hashes: Hashes | None = None,
-    slices: int = 1,
-) -> EncodedChanges:
-    """One change for every key group that occurs, or for each slice of it, its rows in the order of `rows`.
-
-    Args:
-        schema: of the state; `rows` are cast to its types.
-        rows: columns by name; a column of the schema that is missing becomes null.
-        key_groups: of each row, 0 to `max_parallelism` - 1.
-        deleted: the rows that are tombstones (null: no). Only their key is stored.
-        hashes: of the rows' keys (`key_group_hash.key_hashes`), if the caller already has them.
-
-    Raises: InvalidInputError: a key that occurs twice (kind `duplicate_key`), a key group out of range, a
-    column that is not in the schema, a value that does not fit its type, more than 2 GiB at once.
-    """
-    chunk = _Chunk.of(schema, rows, key_groups, deleted)
-    known = [key_hashes(chunk.wire, schema) if hashes is None else hashes]
-    _refuse_repeated(schema, [chunk], known)
-    return _Chunk.joined([chunk], known, slices).encoded(slices)
-
-
 def slice_count(size_bytes: int, group_count: int) -> int:
     """Of how many slices key groups are best that have so many bytes in all."""
     return min(_MOST_SLICES, max(1, size_bytes // (_SLICE_BYTES * max(1, group_count))))
@@ -95,23 +68,17 @@ def slice_count(size_bytes: int, group_count: int) -> int:
 def encoded_pieces(
     schema: StateSchema,
     rows: pa.Table,
-    key_groups: npt.NDArray[np.integer],
-    deleted: pa.Array | pa.ChunkedArray | None,
-    hashes: Hashes | None,
+    key_groups: pa.Array | npt.NDArray[np.integer],
+    deleted: pa.Array | pa.ChunkedArray | None = None,
+    hashes: Hashes | None = None,
     slices: int = 1,
 ) -> Iterator[EncodedChanges]:
-    """As `encode_changes`, of any number of bytes: in pieces of about 1 GiB.
+    """Rows of any number of bytes, in pieces of about 1 GiB, by one `ChangeEncoder`: raises what it raises.
 
     Several of them may have changes of one key group.
-
-    Raises: as `encode_changes`. A key that occurs twice is found after the last piece at the latest.
     """
-    bounds = cut(rows, (len(schema.columns) - rows.num_columns) * _WIDEST_FIXED_BYTES)
-    if len(bounds) == 1:
-        yield encode_changes(schema, rows, key_groups, deleted, hashes=hashes, slices=slices)
-        return
     encoder = ChangeEncoder(schema, chunk_bytes=1, slices=slices)
-    for start, stop in bounds:
+    for start, stop in cut(rows, (len(schema.columns) - rows.num_columns) * _WIDEST_FIXED_BYTES):
         changes = encoder.add(
             rows.slice(start, stop - start),
             key_groups[start:stop],
@@ -120,7 +87,9 @@ def encoded_pieces(
         )
         if changes is not None:
             yield changes
-    encoder.finish()
+    last = encoder.finish()
+    if last is not None:
+        yield last
 
 
 def null_keys(keys: pa.Table, deleted: pa.Array | pa.ChunkedArray | None) -> int:
@@ -270,9 +239,17 @@ class ChangeEncoder:
         *,
         hashes: Hashes | None = None,
     ) -> EncodedChanges | None:
-        """Add rows, as for `encode_changes`; returns a chunk of changes once it is full.
+        """Add rows; returns a chunk of changes once it is full: one for every key group that occurs, or for
+        each slice of it, its rows in the order in which they came.
 
-        `hashes`: of the rows' keys (`key_group_hash.key_hashes`), if the caller already has them.
+        Args:
+            rows: columns by name, cast to the schema's types; a column that is missing becomes null.
+            key_groups: of each row, 0 to `max_parallelism` - 1.
+            deleted: the rows that are tombstones (null: no). Only their key is stored.
+            hashes: of the rows' keys (`key_group_hash.key_hashes`), if the caller already has them.
+
+        Raises: InvalidInputError: a key group out of range, a column that is not in the schema, a value that
+        does not fit its type, more than 2 GiB at once.
         """
         chunk = _Chunk.of(self._schema, rows, key_groups, deleted)
         keys = _Chunk(chunk.wire.select(list(self._schema.key_columns)), chunk.groups)

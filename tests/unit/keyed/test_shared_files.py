@@ -27,9 +27,9 @@ from dstl_dagster.keyed.write.shared_files import (
 )
 from dstl_dagster.settings import CheckpointOptions, JobOptions
 from dstl_dagster.state import EncodedChanges, StateSchema, key_group_of
-from dstl_dagster.state.changes import encode_changes
 from dstl_dagster.storage import MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.fault_store import FaultStore
+from tests.doubles.encoded import encode_changes
 
 SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "value": pa.int64()}), ["id"], 8)
 EVERY = KeyGroupRange.of(0, 7)

@@ -26,6 +26,7 @@ from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema, changes, fold, key_group_of
 from dstl_dagster.storage import MemoryObjectStore
 from dstl_dagster.timeline import Attempt
+from tests.doubles.encoded import encode_changes
 
 COLUMNS = pa.schema({"id": pa.int64(), "name": pa.string(), "value": pa.int64()})
 FEW, ONE = (StateSchema.of(COLUMNS, ["id", "name"], key_groups) for key_groups in (4, 1))
@@ -129,7 +130,7 @@ def found_of_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
     The end of the first and the beginning of the second have three changes together.
     """
     rows = [rows_of(list(range(start, start + 300)), 0) for start in (0, 300)]
-    chunks = [changes.encode_changes(ONE, each, np.zeros(300, np.int32), slices=3).changes for each in rows]
+    chunks = [encode_changes(ONE, each, np.zeros(300, np.int32), slices=3).changes for each in rows]
     two_slices = sum(len(chunks[0][slice_].as_py()) for slice_ in (0, 1))
     monkeypatch.setattr("dstl_dagster.changelog.writer.writer.SMALLEST_PIECE_BYTES", 1)
     monkeypatch.setattr(encoding, "FRAME_BYTES", 500)

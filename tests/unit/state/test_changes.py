@@ -18,7 +18,8 @@ from dstl_dagster.errors import FormatError, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.state import ChangeEncoder, StateFold, StateSchema, python_rows
 from dstl_dagster.state import changes as changes_module
-from dstl_dagster.state.changes import decode_change, decode_changes, encode_changes
+from dstl_dagster.state.changes import decode_change, decode_changes
+from tests.doubles.encoded import encode_changes
 from tests.profiles import examples
 
 SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "name": pa.string(), "total": pa.float64()}), ["id"], 8)

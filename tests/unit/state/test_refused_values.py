@@ -10,7 +10,8 @@ import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.state import StateSchema
-from dstl_dagster.state.changes import decode_change, encode_changes
+from dstl_dagster.state.changes import decode_change
+from tests.doubles.encoded import encode_changes
 
 
 @pytest.mark.parametrize("kind", [pa.time64("us"), pa.struct([("t", pa.time64("us")), ("s", pa.string())])])

@@ -10,8 +10,8 @@ import pytest
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.state import ChangeEncoder, StateSchema, key_group_of
-from dstl_dagster.state.changes import encode_changes
 from dstl_dagster.state.keys import last_occurrences, refuse_repeated_keys
+from tests.doubles.encoded import encode_changes
 
 SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "value": pa.int64()}), ["id"], 16)
 
