@@ -7,6 +7,7 @@ import gc
 import warnings
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from google.auth.credentials import AnonymousCredentials
@@ -20,7 +21,7 @@ from dstl_dagster.storage import GCSObjectStore
 from dstl_dagster.storage.base import ABSENT, ANY, Generation, Source
 from dstl_dagster.storage.open import open_store
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
-from dstl_dagster.storage.readback import WRITER_ID_KEY
+from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected, put_own, write_own
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
@@ -103,17 +104,17 @@ def test_client_alone_commits_a_truncated_object(server: GCSServer, client: stor
 def test_lost_answer_of_a_put_is_our_success(server: GCSServer, store: GCSObjectStore) -> None:
     """A put with a writer id whose answer is lost succeeds, and is written once."""
     server.faults.add(drop("objects.insert"))
-    made = store.put("a", b"mine", precondition=ABSENT, metadata={WRITER_ID_KEY: "w1"})
+    made = put_own(store, "a", b"mine", writer_id="w1")
     assert store.stat("a") == made
     assert server.raw_read(BUCKET, "a") == b"mine"
 
 
 def test_rival_after_a_lost_answer_is_a_conflict(server: GCSServer, store: GCSObjectStore) -> None:
     """A rival's object is never mistaken for ours, even with the same bytes."""
-    store.put("a", b"same", precondition=ABSENT, metadata={WRITER_ID_KEY: "rival"})
+    put_own(store, "a", b"same", writer_id="rival")
     server.faults.add(ServerFault(FaultKind.RESET, "objects.insert"))
     with pytest.raises(ConflictError):
-        store.put("a", b"same", precondition=ABSENT, metadata={WRITER_ID_KEY: "w1"})
+        put_own(store, "a", b"same", writer_id="w1")
 
 
 @pytest.mark.parametrize("method", ["upload.start", "upload.chunk", "upload.finish"])
@@ -338,7 +339,9 @@ def test_lost_answer_of_a_rewrite_across_buckets(server: GCSServer, store: GCSOb
     store.put("a", b"bytes", precondition=ABSENT)
     server.faults.add(drop("objects.rewrite"))
     to = store.in_bucket("temporary")
-    store.copy(Source("a"), "b", to=to, precondition=ABSENT, metadata={WRITER_ID_KEY: "w"})
+    own = {WRITER_ID_KEY: "w"}
+    copy = partial(store.copy, Source("a"), "b", to=to, precondition=ABSENT, metadata=own)
+    write_own(to, "b", Expected(own, size=5), copy)
     assert server.raw_read("temporary", "b") == b"bytes"
 
 

@@ -11,7 +11,7 @@ Every change carries the caller's precondition.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -40,7 +40,6 @@ from dstl_dagster.storage.gcs.reading import GCSReading
 from dstl_dagster.storage.gcs.transport import GCSTransport
 from dstl_dagster.storage.gcs.upload import DEFAULT_CHUNK_SIZE_BYTES, GCSWriter, ResumableUpload
 from dstl_dagster.storage.policy.retry import Retries, RetryAttempt
-from dstl_dagster.storage.readback import WRITER_ID_KEY, Expected
 
 if TYPE_CHECKING:
     from google.cloud import storage
@@ -125,26 +124,6 @@ class GCSObjectStore(GCSReading):
     def counted_by(self, meter: CostMeter) -> ObjectStore:
         return GCSObjectStore._of(self._transport.to(self.bucket_name, meter), self.prefix)
 
-    def _change(
-        self,
-        name: str,
-        operation: Operation,
-        metadata: Mapping[str, str],
-        request: Callable[[RetryAttempt], ObjectStat],
-        *,
-        bytes_up: int = 0,
-    ) -> ObjectStat:
-        """Create an object. Its writer id, where `metadata` has one, identifies it after a lost answer."""
-
-        def find_own() -> ObjectStat | None:
-            if WRITER_ID_KEY not in metadata:
-                return None
-            found = self.stat(name)
-            own = Expected({WRITER_ID_KEY: metadata[WRITER_ID_KEY]})
-            return found if found is not None and own.matches(found) else None
-
-        return self._transport.change(self.uri_of(name), operation, request, find_own, bytes_up=bytes_up)
-
     # -- writing
 
     def put(
@@ -189,7 +168,7 @@ class GCSObjectStore(GCSReading):
             return self._stat_of(blob)
 
         try:
-            return self._change(name, Operation.INSERT, pairs, upload, bytes_up=len(octets))
+            return self._transport.ask(self.uri_of(name), Operation.INSERT, upload, bytes_up=len(octets))
         except FormatError as error:
             raise rules.damaged_upload(self.uri_of(name)) from error
 
@@ -266,7 +245,7 @@ class GCSObjectStore(GCSReading):
             blob._set_properties(composed)
             return self._stat_of(blob)
 
-        made = self._change(target, Operation.COMPOSE, pairs, compose_once)
+        made = self._transport.ask(self.uri_of(target), Operation.COMPOSE, compose_once)
         rules.check_crc32c(self.uri_of(target), made.crc32c, crc32c)
         return made
 
@@ -301,7 +280,7 @@ class GCSObjectStore(GCSReading):
                     return destination._stat_of(blob)
                 destination._transport.count(Cost.of(Operation.REWRITE_ON))
 
-        made = destination._change(target, Operation.REWRITE, pairs, rewrite_once)
+        made = destination._transport.ask(destination.uri_of(target), Operation.REWRITE, rewrite_once)
         if not pairs.items() <= made.metadata.items():
             # Without its stamp it would count as another's for ever.
             destination.delete(target, precondition=Generation(made.generation))

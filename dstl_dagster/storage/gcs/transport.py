@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, UnavailableError
+from dstl_dagster.errors import ErrorKind, InvalidInputError, UnavailableError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.accounting.cost import Cost, CostMeter, Operation
-from dstl_dagster.storage.base import Buffer, ObjectStat
+from dstl_dagster.storage.base import Buffer
 from dstl_dagster.storage.gcs.client import listen_for_time, shared_rate_limiter, split_at_fork
 from dstl_dagster.storage.gcs.errors import may_pass, message_of, refusal, was_refused, with_translated_errors
 from dstl_dagster.storage.gcs.upload import Reply
@@ -115,40 +115,21 @@ class GCSTransport:
         finally:
             self.count(Cost.of(operation, refused=refused, again=attempt.in_doubt, bytes_up=bytes_up))
 
-    def ask(self, uri: str, operation: Operation, request: Callable[[RetryAttempt], _T]) -> _T:
-        """Make a request, trying again where the service is unavailable. `uri`: of what, for messages."""
-        answer = self.retries.run(lambda attempt: self._counted(uri, operation, request, attempt))
+    def ask(
+        self, uri: str, operation: Operation, request: Callable[[RetryAttempt], _T], *, bytes_up: int = 0
+    ) -> _T:
+        """Make a request, trying again where the service is unavailable.
+
+        After an attempt whose answer was lost, a ConflictError or NotFoundError may be of our own change:
+        `readback.write_own` finds out.
+
+        Args:
+            uri: of what, for messages.
+            bytes_up: sent with it.
+        """
+        answer = self.retries.run(lambda attempt: self._counted(uri, operation, request, attempt, bytes_up))
         self._answered.add(self.bucket.name)
         return answer
-
-    def change(
-        self,
-        uri: str,
-        operation: Operation,
-        request: Callable[[RetryAttempt], ObjectStat],
-        find_own: Callable[[], ObjectStat | None],
-        *,
-        bytes_up: int = 0,
-    ) -> ObjectStat:
-        """As `ask`, for a request that makes an object, of which `bytes_up` are sent with it.
-
-        Where a try is refused after an earlier one's answer was lost, the object may be our own, and the
-        sources of a compose may be gone because of it. Then `find_own` looks for an object that is provably
-        ours, and that is a success.
-        """
-
-        def once(attempt: RetryAttempt) -> ObjectStat:
-            try:
-                return self._counted(uri, operation, request, attempt, bytes_up)
-            except (ConflictError, NotFoundError):
-                found = find_own() if attempt.in_doubt else None
-                if found is None:
-                    raise
-                return found
-
-        made = self.retries.run(once)
-        self._answered.add(self.bucket.name)
-        return made
 
     def send(
         self, uri: str, method: str, url: str, headers: Mapping[str, str], body: Buffer, attempt: RetryAttempt
