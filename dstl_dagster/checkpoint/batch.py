@@ -146,8 +146,8 @@ class Batch:
         )
         batch = cls(coordinator, attempt, parent, clock=clock, claim=claim, trigger=cost.so_far())
         batch._began_seconds = began_seconds
-        told = server_time(coordinator.store)  # in an answer of just now
-        batch._ahead = None if told is None else clock.now() - told
+        server_now = server_time(coordinator.store)  # in an answer of just now
+        batch._ahead = None if server_now is None else clock.now() - server_now
         return batch
 
     @classmethod

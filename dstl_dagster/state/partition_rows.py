@@ -125,7 +125,7 @@ class TimeSpans:
             encoded = column.dictionary_encode()
             return self._times_us(pa.chunked_array([encoded.dictionary.cast(_US)])).take(encoded.indices)
         if not (pt.is_date(kind) or pt.is_timestamp(kind)):
-            raise InvalidInputError(f"a partition of time cannot be told from a column of type {kind}")
+            raise InvalidInputError(f"a partition of time cannot be read from a column of type {kind}")
         local = column.cast(_US, safe=False)
         return pc.assume_timezone(local, self.zone, ambiguous="earliest", nonexistent="earliest").cast(
             pa.int64()

@@ -157,7 +157,7 @@ class StateSchema:
     def from_bytes(cls, payload: bytes) -> StateSchema:
         """Inverse of `to_bytes`. Raises: FormatError (kind `newer_version` for a later release's)."""
         _, fields = decode_document(_KIND, _WITH_IDS, payload, "the schema of keyed state")
-        with reading("the schema of keyed state lacks a field or has a wrong one"):
+        with reading("a field of the schema of keyed state is missing or wrong"):
             message = base64.b64decode(fields["arrow"], validate=True)
             key_columns, max_parallelism = list(fields["key_columns"]), int(fields["max_parallelism"])
             ids = ColumnIds.from_json(fields["column_ids"]) if "column_ids" in fields else None

@@ -67,8 +67,8 @@ def when_finished(job: Job, decide: Callable[[], R], *, from_seen: bool = False)
         from_seen = False
         job.timeline.tail()
     raise UnavailableError(
-        f"job {job.name!r}: another writer's decision got in between {_MAX_ROUNDS} times; find out who "
-        "writes so often (`dstl checkpoints timeline`), then try again",
+        f"job {job.name!r}: another writer's decision got in between {_MAX_ROUNDS} times; find out which "
+        "program writes so often (`dstl checkpoints timeline`), then try again",
         kind=ErrorKind.CONTENTION,
     )
 

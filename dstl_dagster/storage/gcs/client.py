@@ -38,9 +38,9 @@ class _HeardTime:
 
     def __call__(self, response: requests.Response, *_: Any, **__: Any) -> None:
         with contextlib.suppress(KeyError, ValueError):
-            told = parsedate_to_datetime(response.headers["Date"])
+            date = parsedate_to_datetime(response.headers["Date"])
             with self._lock:
-                self.newest = told if self.newest is None else max(told, self.newest)
+                self.newest = date if self.newest is None else max(date, self.newest)
 
 
 _clients: WeakSet[storage.Client] = WeakSet()

@@ -78,14 +78,14 @@ def _holders(descriptor: int) -> str:
 
 
 def _process(process_id: int) -> str:
-    told = f"process {process_id}"
+    said = f"process {process_id}"
     with suppress(OSError, IndexError):
         proc = Path(f"/proc/{process_id}")
-        told += f" ({proc.joinpath('comm').read_text().strip()})"
+        said += f" ({proc.joinpath('comm').read_text().strip()})"
         state = proc.joinpath("stat").read_text().rpartition(")")[2].split()[0]
         if state in ("T", "t"):
-            told += f", which is stopped (`kill -CONT {process_id}` resumes it)"
-    return told
+            said += f", which is stopped (`kill -CONT {process_id}` resumes it)"
+    return said
 
 
 def _forget_inherited() -> None:

@@ -192,11 +192,6 @@ class RateLimiter:
         self._lock = threading.Lock()
 
 
-def unsettled_seconds(newest: datetime, told: datetime, interval_seconds: float) -> float:
-    """How long an object stamped `newest` must be left alone when the same clock was last heard at `told`."""
-    return max(0.0, interval_seconds - (told - newest).total_seconds())
-
-
 def let_settle(store: ObjectStore, updated: Iterable[datetime], clock: Clock) -> None:
     """Wait until objects of these `updated` may change again. At once where the store has no such limit.
 
@@ -204,11 +199,8 @@ def let_settle(store: ObjectStore, updated: Iterable[datetime], clock: Clock) ->
     reported to the second, rounded down: the wait is up to a second too long, never too short.
     """
     interval = store.capabilities.seconds_between_updates
-    told = server_time(store)
-    newest = max(updated, default=None)
-    if not interval or told is None or newest is None:
-        return
-    wait = unsettled_seconds(newest, told, interval)
-    if wait:
+    now, newest = server_time(store), max(updated, default=None)
+    if interval and now is not None and newest is not None:
+        wait = interval - (now - newest).total_seconds()
         # No stamp is ahead of the clock that made it by more than the rounding, so this ends.
-        clock.sleep_seconds(min(wait, interval + 1.0))
+        clock.sleep_seconds(min(max(0.0, wait), interval + 1.0))

@@ -137,6 +137,6 @@ def test_partitions_are_in_few_key_groups() -> None:
 
 def test_a_column_that_has_no_times_is_named() -> None:
     with pytest.raises(
-        InvalidInputError, match="column 'p': a partition of time cannot be told from a column of type bool"
+        InvalidInputError, match="column 'p': a partition of time cannot be read from a column of type bool"
     ):
         held(DAYS, [True], pa.bool_())

@@ -11,7 +11,6 @@ from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document
 from dstl_dagster.storage import ABSENT, MemoryObjectStore, StoreCapabilities, let_settle
-from dstl_dagster.storage.policy.rate import unsettled_seconds
 from dstl_dagster.testing.virtual_clock import VirtualClock
 from dstl_dagster.timeline.tail import TailReader
 
@@ -30,8 +29,10 @@ class Limited(MemoryObjectStore):
     ("made_seconds_ago", "wait"), [(-0.5, 1.5), (0.0, 1.0), (0.25, 0.75), (1.0, 0.0), (3600.0, 0.0)]
 )
 def test_the_wait_is_what_is_left_of_the_interval(made_seconds_ago: float, wait: float) -> None:
-    """Below zero: the clock is told to the second, rounded down, so a stamp may seem to be ahead of it."""
-    assert unsettled_seconds(NOON - timedelta(seconds=made_seconds_ago), NOON, 1.0) == wait
+    """Below zero: the clock is sent to the second, rounded down, so a stamp may seem to be ahead of it."""
+    clock = VirtualClock()
+    let_settle(Limited(clock=VirtualClock(NOON)), [NOON - timedelta(seconds=made_seconds_ago)], clock)
+    assert clock.monotonic_seconds() == wait
 
 
 @pytest.mark.parametrize(("kind", "waited"), [(Limited, 0.75), (MemoryObjectStore, 0.0)])
