@@ -21,7 +21,7 @@ from dstl_dagster.keyed.read.export import Export as Export, export_checkpoint a
 from dstl_dagster.keyed.read.keyed_state import (
     KeyedState as KeyedState,
     StateAt as StateAt,
-    folded as folded,
+    replayed as replayed,
     is_keyed as is_keyed,
     schema_of as schema_of,
 )

@@ -1,4 +1,4 @@
-"""Keyed state as changes in a log: rows to changes and back, and the state that many changes fold into.
+"""Keyed state as changes in a log: rows to changes and back, and the state that a replay of changes gives.
 
 Owns the bytes of a change, the schema that precedes changes, and their meaning. Does not own the log
 (`changelog`) or where rows come from (`spark`). Needs only pyarrow and numpy; its rules need DuckDB.

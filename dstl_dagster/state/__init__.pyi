@@ -12,9 +12,9 @@ from dstl_dagster.state.fitting import (
     fitted_rows as fitted_rows,
     stored_rows as stored_rows,
 )
-from dstl_dagster.state.fold import (
-    FoldedRun as FoldedRun,
-    StateFold as StateFold,
+from dstl_dagster.state.replay import (
+    LastChanges as LastChanges,
+    StateReplay as StateReplay,
 )
 from dstl_dagster.state.frames import as_table as as_table
 from dstl_dagster.state.grouped_rows import GroupedRows as GroupedRows, Piece as Piece

@@ -3,7 +3,7 @@
 Owns the bytes of a change: an Arrow IPC record batch message (without schema) of changed rows of *one* key
 group, columns as in `StateSchema.wire`. A tombstone has its key and nulls. A large key group is written in
 slices by the hash of the key, a change for each, so that a look-up decodes one of them. Does not own how
-changes reach the log, nor what several changes of a key mean (`fold`).
+changes reach the log, nor what several changes of a key mean (`replay`).
 
 Nothing here loops over rows in Python: the cost is Arrow's, plus a constant for each key group.
 """
@@ -447,7 +447,7 @@ def _stored_column(rows: pa.Table | pa.RecordBatch, field: pa.Field) -> pa.Array
 
 
 def check_changes(log: Iterable[pa.RecordBatch], schema: StateSchema) -> int:
-    """Decode every change of one handle, as `StateFold` would, and discard the rows.
+    """Decode every change of one handle, as `StateReplay` would, and discard the rows.
 
     Args:
         log: record batches of (key_group: int32, change: binary or binary_view).

@@ -1,7 +1,7 @@
 """The TTL of keyed state, in Arrow: which rows have expired, and what a batch makes of its state's TTL.
 
 Owns these, and which columns can hold a row's time. Does not own the value that is recorded
-(`format.StateTtl`), or what an expired row means where rows are folded (`fold`).
+(`format.StateTtl`), or what an expired row means where rows are replayed (`replay`).
 """
 
 from __future__ import annotations

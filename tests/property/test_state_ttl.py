@@ -20,7 +20,7 @@ from dstl_dagster.keyed.merge.policy import DueMerge
 from dstl_dagster.keyed.read import diff as diff_module
 from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.state import StateSchema, filled_column
-from dstl_dagster.state import fold as fold_module
+from dstl_dagster.state import replay as replay_module
 from dstl_dagster.storage import MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 from tests.profiles import examples
@@ -341,7 +341,7 @@ A_ROW_BELOW = [
 @pytest.mark.parametrize(
     ("module", "name", "mistake", "history"),
     [
-        (fold_module, "expired_rows", none_expire, [FIRST, step({"b": 10})]),
+        (replay_module, "expired_rows", none_expire, [FIRST, step({"b": 10})]),
         (merge_module, "_Counted", TheExpiredLeftOut, A_ROW_BELOW),
         (
             StateTtl,

@@ -32,8 +32,8 @@ from dstl_dagster.keyed.merge.policy import SMALL_RUN_BYTES, DueMerge, MergePoli
 from dstl_dagster.keyed.read.keyed_state import (
     KeyedState,
     StateAt,
-    folded,
     is_keyed,
+    replayed,
     schema_of,
     split_count,
 )
@@ -42,7 +42,7 @@ from dstl_dagster.keyed.write.writer import open_attempt_changelog
 from dstl_dagster.settings import CheckpointOptions, JobOptions, parse_names
 from dstl_dagster.state import (
     EncodedChanges,
-    FoldedRun,
+    LastChanges,
     StateSchema,
     encoded_pieces,
     key_hashes,
@@ -285,9 +285,9 @@ class RunMerge:
         write: Callable[[Iterator[EncodedChanges]], ChangelogStateHandle],
     ) -> MergedRange:
         """Merge this range: `write` gets its changes, unless there are none."""
-        fold = folded(reader, self.state, key_groups)
-        slices = fold.slices
-        counted = _Counted(self.state.schema, fold.runs(), slices, whole=self.whole)
+        replay = replayed(reader, self.state, key_groups)
+        slices = replay.slices
+        counted = _Counted(self.state.schema, replay.runs(), slices, whole=self.whole)
         changes = iter(counted)
         first = next(changes, None)
         handle = None
@@ -323,7 +323,7 @@ class _Counted:
         upserts, deletes: so far.
     """
 
-    def __init__(self, schema: StateSchema, runs: Iterable[FoldedRun], slices: int, *, whole: bool) -> None:
+    def __init__(self, schema: StateSchema, runs: Iterable[LastChanges], slices: int, *, whole: bool) -> None:
         self._schema, self._runs, self._slices, self._whole = schema, runs, slices, whole
         self.upserts = self.deletes = 0
 

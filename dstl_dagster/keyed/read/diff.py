@@ -21,9 +21,9 @@ import pyarrow as pa
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange, common_ranges, ranges_of_tasks
 from dstl_dagster.keyed.documents.manifest import Manifest
-from dstl_dagster.keyed.read.keyed_state import KeyedState, Log, folded_logs, split_count
+from dstl_dagster.keyed.read.keyed_state import KeyedState, Log, replayed_logs, split_count
 from dstl_dagster.keyed.read.pairs import paired_rows
-from dstl_dagster.state import FoldedRun, StateFold, StateSchema, same_rows, taken
+from dstl_dagster.state import LastChanges, StateReplay, StateSchema, same_rows, taken
 from dstl_dagster.storage import ObjectStore
 
 
@@ -99,7 +99,7 @@ def _walk(older: KeyedState, newer: KeyedState, schema: StateSchema) -> Iterator
         reader = stack.enter_context(newer.reading(cached=len(runs) > 1))
         for key_groups in runs:
             logs = [Log(state.handles, [key_groups], state.at.ttl) for state in (older, newer)]
-            for before, after in StateFold.runs_of(folded_logs(reader, schema, logs)):
+            for before, after in StateReplay.runs_of(replayed_logs(reader, schema, logs)):
                 found = _compared(schema, before.alive(), after.alive())
                 if found is not None:
                     yield found
@@ -138,7 +138,7 @@ def _handles(state: KeyedState, segment: KeyGroupRange) -> list[object]:
     ]
 
 
-def _compared(schema: StateSchema, older: FoldedRun, newer: FoldedRun) -> StateDiff | None:
+def _compared(schema: StateSchema, older: LastChanges, newer: LastChanges) -> StateDiff | None:
     """`None` if nothing differs."""
     groups = np.concatenate([older.key_groups, newer.key_groups])
     if not len(groups):

@@ -26,7 +26,7 @@ from dstl_dagster.concurrency import passes_ahead
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.documents.manifest import Manifest
-from dstl_dagster.keyed.read.keyed_state import KeyedState, StateAt, folded
+from dstl_dagster.keyed.read.keyed_state import KeyedState, StateAt, replayed
 from dstl_dagster.settings import JobOptions, parse_names
 from dstl_dagster.state import refuse_raw_text, text_as_bytes
 from dstl_dagster.storage import ObjectStore, open_store, put_own
@@ -130,7 +130,7 @@ def _rows(
     state: KeyedState, reader: ChangelogReader, key_groups: KeyGroupRange, as_bytes: Collection[str]
 ) -> pa.Table:
     columns = state.schema.columns
-    tables = list(folded(reader, state.at, key_groups).tables())
+    tables = list(replayed(reader, state.at, key_groups).tables())
     target = [f.with_type(text_as_bytes(f.type)) if f.name in as_bytes else f for f in columns]
     rows = pa.concat_tables([columns.empty_table(), *tables]).cast(pa.schema(target))
     refuse_raw_text(rows, "Parquet's text is UTF-8; export the column as bytes (`as_bytes`, `--as-bytes`)")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dstl_dagster.keyed.documents.manifest import Manifest
-from dstl_dagster.keyed.read.keyed_state import KeyedState, Log, folded_logs
+from dstl_dagster.keyed.read.keyed_state import KeyedState, Log, replayed_logs
 from dstl_dagster.keyed.read.lookup import KeysToFind, key_table
-from dstl_dagster.state import StateFold, expired_rows, python_rows
+from dstl_dagster.state import StateReplay, expired_rows, python_rows
 from dstl_dagster.storage import ObjectStore
 
 
@@ -55,23 +55,23 @@ def key_history(
     wanted = KeysToFind.of(key_table(state.schema, key), state.schema)
     logs = [Log(run.handles, wanted.touched_ranges(), None) for run in entry.runs]
     with state.reading() as reader:
-        # Each run is folded for itself: all of a key's changes are wanted.
-        folds = folded_logs(reader, state.schema, logs, wanted)
+        # Each run is replayed for itself: all of a key's changes are wanted.
+        replays = replayed_logs(reader, state.schema, logs, wanted)
         changes: list[KeyChange] = []
         expired = False
-        for run, fold in zip(entry.runs, folds, strict=True):
-            for row, deleted, is_over in _changes(fold, state):
+        for run, replay in zip(entry.runs, replays, strict=True):
+            for row, deleted, is_over in _changes(replay, state):
                 what: Literal["upsert", "delete", "from before"] = "delete" if deleted else "upsert"
                 changes.append(KeyChange(run.last, "from before" if run.merged else what, row))
                 expired = is_over
     return [*changes, KeyChange(state.checkpoint_id, "expired", None)] if expired else changes
 
 
-def _changes(fold: StateFold, state: KeyedState) -> Iterator[tuple[dict[str, Any] | None, bool, bool]]:
-    """The change of the key that was folded, if there is one: its row, whether it was deleted, and whether
+def _changes(replay: StateReplay, state: KeyedState) -> Iterator[tuple[dict[str, Any] | None, bool, bool]]:
+    """The change of the key that was replayed, if there is one: its row, whether it was deleted, and whether
     the row has expired by now.
     """
-    for run in fold.runs():
+    for run in replay.runs():
         expired = expired_rows(run.alive().rows, state.schema, state.at.ttl) is not None
         for row in python_rows(run.rows):
             deleted = row.pop(run.rows.schema.names[-1])

@@ -2,7 +2,7 @@
 
 Owns which handles a range of key groups needs, how much is held in memory at a time, and that a file which
 several reads need is read once. Does not own which checkpoints exist (`timeline`), which runs a state has
-(`manifest`), or folding changes into rows (`state`).
+(`manifest`), or replaying changes into rows (`state`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from dstl_dagster.keyed.documents.runs import within
 from dstl_dagster.keyed.read.lookup import Keys, KeysToFind, keys_table
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import (
-    FoldedRun,
-    StateFold,
+    LastChanges,
+    StateReplay,
     StateSchema,
     python_rows,
 )
@@ -46,7 +46,7 @@ _CACHE_BYTES = 8 * 1024 * 1024
 
 
 class Log(NamedTuple):
-    """Changes to fold: their handles in log order, some key groups (ascending, disjoint), and the TTL by
+    """Changes to replay: their handles in log order, some key groups (ascending, disjoint), and the TTL by
     which rows expire; `None`: all changes as they were written.
     """
 
@@ -55,10 +55,10 @@ class Log(NamedTuple):
     ttl: StateTtl | None
 
 
-def folded_logs(
+def replayed_logs(
     reader: ChangelogReader, schema: StateSchema, logs: Sequence[Log], keys: KeysToFind | None = None
-) -> list[StateFold]:
-    """`folded` for several logs; all in memory on return.
+) -> list[StateReplay]:
+    """`replayed` for several logs; all in memory on return.
 
     Opens a file once, and holds a handle that several logs have once. `keys`: only their rows; `None`: all.
     `schema`: must be able to hold rows of every schema in the logs.
@@ -67,13 +67,13 @@ def folded_logs(
     wanted = [_reads_of(log.handles, log.key_groups, sought) for log in logs]
     reads = list(dict.fromkeys(itertools.chain(*wanted)))
     batches = dict(zip(reads, reader.read_all(reads), strict=True))
-    folds = []
+    replays = []
     for log, log_reads in zip(logs, wanted, strict=True):
-        fold = StateFold(schema, log.key_groups, None if keys is None else keys.rows, log.ttl)
+        replay = StateReplay(schema, log.key_groups, None if keys is None else keys.rows, log.ttl)
         for read in log_reads:
-            fold.add(batches[read])
-        folds.append(fold)
-    return folds
+            replay.add(batches[read])
+        replays.append(replay)
+    return replays
 
 
 def _reads_of(
@@ -117,13 +117,13 @@ def split_count(handles: Iterable[ChangelogStateHandle], max_parallelism: int) -
     return int(min(max_parallelism, 1 + held_bytes // _SPLIT_BYTES))
 
 
-def folded(reader: ChangelogReader, state: StateAt, key_groups: KeyGroupRange) -> StateFold:
+def replayed(reader: ChangelogReader, state: StateAt, key_groups: KeyGroupRange) -> StateReplay:
     """The changes of some key groups. Opens only files whose range intersects `key_groups`.
 
     Raises: NotFoundError (a file was deleted meanwhile), FormatError, UnavailableError.
     """
-    (fold,) = folded_logs(reader, state.schema, [Log(state.handles, [key_groups], state.ttl)])
-    return fold
+    (replay,) = replayed_logs(reader, state.schema, [Log(state.handles, [key_groups], state.ttl)])
+    return replay
 
 
 @dataclass(frozen=True)
@@ -304,28 +304,30 @@ class KeyedState:
             if alive.rows.num_rows:
                 yield alive.rows.select(self.schema.columns.names)
 
-    def runs(self, key_groups: KeyGroupRange | None = None) -> Iterator[FoldedRun]:
+    def runs(self, key_groups: KeyGroupRange | None = None) -> Iterator[LastChanges]:
         """The last change of each key, tombstones included, with its key group; otherwise as `tables`.
 
         A row that has expired is a tombstone.
         """
         return self.runs_of([key_groups or self.all_key_groups])
 
-    def runs_of(self, ranges: Sequence[KeyGroupRange], keys: KeysToFind | None = None) -> Iterator[FoldedRun]:
+    def runs_of(
+        self, ranges: Sequence[KeyGroupRange], keys: KeysToFind | None = None
+    ) -> Iterator[LastChanges]:
         """`runs` of several ranges of key groups, ascending and disjoint; with `keys` only of these."""
         wanted = _passes(self.ranges(), ranges)
         # A remote file that several passes need is fetched once; for a single one, only what it needs is.
         with self.reading(cached=len(wanted) > 1) as reader:
-            folds = [partial(self._folded, reader, each, keys) for each in wanted]
-            with closing(read_ahead(folds, self.ahead, "dstl-pass")) as folds_read:
-                for fold in folds_read:
-                    yield from fold.runs()
+            replays = [partial(self._replayed, reader, each, keys) for each in wanted]
+            with closing(read_ahead(replays, self.ahead, "dstl-pass")) as replays_read:
+                for replay in replays_read:
+                    yield from replay.runs()
 
-    def _folded(
+    def _replayed(
         self, reader: ChangelogReader, ranges: Sequence[KeyGroupRange], keys: KeysToFind | None
-    ) -> StateFold:
-        (fold,) = folded_logs(reader, self.schema, [Log(self.handles, ranges, self.at.ttl)], keys)
-        return fold
+    ) -> StateReplay:
+        (replay,) = replayed_logs(reader, self.schema, [Log(self.handles, ranges, self.at.ttl)], keys)
+        return replay
 
     def row(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """The row of one key; `None` if there is none. Reads as `rows`.
@@ -353,7 +355,7 @@ class KeyedState:
         """
         wanted = KeysToFind.of(keys_table(self.schema, keys), self.schema)
         names = self.schema.columns.names
-        found: list[FoldedRun] = []
+        found: list[LastChanges] = []
         for part in self._newest_first():
             left = wanted.without([run.rows for run in found])
             found += part.runs_of(left.touched_ranges(), left) if left.rows.num_rows else []

@@ -4,7 +4,7 @@ Owns which columns, key groups and rows are wanted, and in which form they are r
 them (`keyed_state`), or which checkpoint they are of (`checkpoint`).
 
 What a scan does not want is left out as early as is possible: key groups before anything is read, as they are
-by filters that name whole keys; rows as soon as a part of the state is folded; columns then. A changelog
+by filters that name whole keys; rows as soon as a part of the state is replayed; columns then. A changelog
 holds whole rows, so fewer columns take as many requests.
 """
 

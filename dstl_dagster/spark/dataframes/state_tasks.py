@@ -28,10 +28,10 @@ from dstl_dagster.keyed import (
     Scope,
     StateAt,
     changes_to_json,
-    folded,
     held_if_small,
     open_attempt_changelog,
     replacements,
+    replayed,
     write_range,
 )
 from dstl_dagster.settings import JobOptions
@@ -154,8 +154,8 @@ class ReadStateTask:
             task_store(state.store_uri, self.reads, state.options.files) as store,
             state.opened(store, process_cache()).reading() as reader,
         ):
-            fold = folded(reader, state, key_groups)
-        for table in fold.tables():
+            replay = replayed(reader, state, key_groups)
+        for table in replay.tables():
             kept = table if self.scope is None else table.filter(self.scope.holds(table))
             yield from kept.to_batches(max_chunksize=_OUTPUT_ROWS)
 

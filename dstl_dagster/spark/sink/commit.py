@@ -40,7 +40,7 @@ from dstl_dagster.spark.sink.plan import FileSink, StateSink, sink_coordinator, 
 from dstl_dagster.spark.sink.tasks import groups_of
 from dstl_dagster.spark.stores import cost_of, open_shared_store
 from dstl_dagster.spark.streaming.micro_batches import POSITION, MicroBatch
-from dstl_dagster.state import FoldedRun, refuse_repeated_keys, taken
+from dstl_dagster.state import LastChanges, refuse_repeated_keys, taken
 from dstl_dagster.storage import TRIGGER, Cost, ObjectStore
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ def _keys_without_rows(batch: Batch, state: StateToWrite, written: KeyedState) -
     return pa.concat_tables([keys.empty_table(), *gone])
 
 
-def _by_group(run: FoldedRun, columns: Sequence[str]) -> Grouped:
+def _by_group(run: LastChanges, columns: Sequence[str]) -> Grouped:
     order = np.argsort(run.key_groups.astype(np.uint16), kind="stable")
     return Grouped(taken(run.rows.select(columns), order), run.key_groups[order])
 

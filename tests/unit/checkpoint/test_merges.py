@@ -99,7 +99,7 @@ def test_a_merge_of_all_that_keeps_tombstones_is_found(
     keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check above can fail: it catches a last run with deleted keys."""
-    monkeypatch.setattr("dstl_dagster.state.FoldedRun.alive", lambda self: self)
+    monkeypatch.setattr("dstl_dagster.state.LastChanges.alive", lambda self: self)
     with pytest.raises(AssertionError):
         same_state_without_older(keyed)
 

@@ -15,7 +15,7 @@ from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import StateDiff, compared_runs, diff_checkpoints, diff_states
 from dstl_dagster.keyed.read import diff as diff_module
 from dstl_dagster.keyed.read import keyed_state
-from dstl_dagster.state import StateSchema, fold, key_group_of
+from dstl_dagster.state import StateSchema, key_group_of, replay
 
 if TYPE_CHECKING:
     from tests.unit.conftest import KeyedJob
@@ -70,7 +70,7 @@ def test_a_base_between_them_changes_nothing(keyed: KeyedJob, monkeypatch: pytes
     assert difference(keyed, one, two)["changed"] == [(row("N01", 1), row("N01", 2))]
 
 
-@pytest.mark.parametrize(("module", "limit"), [(keyed_state, "_SPLIT_BYTES"), (fold, "_RUN_BYTES")])
+@pytest.mark.parametrize(("module", "limit"), [(keyed_state, "_SPLIT_BYTES"), (replay, "_RUN_BYTES")])
 def test_a_large_state_is_compared_in_runs(
     keyed: KeyedJob, monkeypatch: pytest.MonkeyPatch, module: ModuleType, limit: str
 ) -> None:

@@ -23,7 +23,7 @@ from dstl_dagster.keyed import (
     write_rows,
 )
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema, changes, fold, key_group_of
+from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateSchema, changes, key_group_of, replay
 from dstl_dagster.storage import MemoryObjectStore
 from dstl_dagster.timeline import Attempt
 from tests.doubles.encoded import encode_changes
@@ -168,7 +168,7 @@ def test_a_look_up_decodes_a_slice_of_a_large_key_group(monkeypatch: pytest.Monk
         decoded.append(rows.num_rows)
         return rows, counts
 
-    monkeypatch.setattr(fold, "decode_changes", counted)
+    monkeypatch.setattr(replay, "decode_changes", counted)
     store = MemoryObjectStore()
     coordinator = CheckpointCoordinator("job", store)
     attempt = coordinator.trigger()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dstl_dagster.errors import FormatError, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.state import ChangeEncoder, StateFold, StateSchema, python_rows
+from dstl_dagster.state import ChangeEncoder, StateReplay, StateSchema, python_rows
 from dstl_dagster.state import changes as changes_module
 from dstl_dagster.state.changes import decode_change, decode_changes
 from tests.doubles.encoded import encode_changes
@@ -41,13 +41,13 @@ def log_of(*parts: tuple[StateSchema, Any]) -> list[list[pa.RecordBatch]]:
     return logs
 
 
-def folded(
+def replayed(
     schema: StateSchema, logs: list[list[pa.RecordBatch]], start: int = 0, end: int = 7
 ) -> list[dict[str, Any]]:
-    fold = StateFold(schema, [KeyGroupRange.of(start, end)])
+    replay = StateReplay(schema, [KeyGroupRange.of(start, end)])
     for log in logs:
-        fold.add(log)
-    return [row for table in fold.tables() for row in table.to_pylist()]
+        replay.add(log)
+    return [row for table in replay.tables() for row in table.to_pylist()]
 
 
 def test_one_change_for_each_key_group_in_ascending_order() -> None:
@@ -187,10 +187,10 @@ def test_every_type_comes_back(name: str) -> None:
     schema = StateSchema.of(pa.schema({"id": pa.int64(), "value": kind}), ["id"], 8)
     table = pa.table({"id": [9, 0, 1, 2], "value": pa.array([None, *values], kind)}).slice(1)
     encoded = encode_changes(schema, table, np.array([1, 0, 1]))
-    again = folded(StateSchema.from_bytes(schema.to_bytes()), log_of((schema, encoded)))
+    again = replayed(StateSchema.from_bytes(schema.to_bytes()), log_of((schema, encoded)))
     assert sorted(again, key=lambda row: row["id"]) == table.to_pylist()
     removed = encode_changes(schema, table, np.array([1, 0, 1]), pa.array([True, True, False]))
-    assert [row["id"] for row in folded(schema, log_of((schema, encoded), (schema, removed)))] == [2]
+    assert [row["id"] for row in replayed(schema, log_of((schema, encoded), (schema, removed)))] == [2]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_added_and_missing_columns_are_null() -> None:
         (older, encode_changes(older, pa.table({"id": [1, 2], "gone": ["x", "y"]}), np.array([0, 1]))),
         (newer, encode_changes(newer, pa.table({"id": [2, 3], "added": [True, False]}), np.array([1, 1]))),
     )
-    assert folded(both, logs) == [
+    assert replayed(both, logs) == [
         {"id": 1, "gone": "x", "added": None},
         {"id": 2, "gone": None, "added": True},
         {"id": 3, "gone": None, "added": False},
@@ -334,11 +334,11 @@ def test_widened_rows_are_read_in_the_wider_type(
         (newer, encode_changes(newer, rows([2], after, other), np.array([0]))),
         (older, encode_changes(older, rows([3], before, one), np.array([0]))),
     )
-    found = {row["id"]: row["v"] for row in folded(older.evolved_to(newer), logs)}
+    found = {row["id"]: row["v"] for row in replayed(older.evolved_to(newer), logs)}
     assert (found[1], found[2], found[3]) == (before_wider, after, before_wider)
     widened = older.evolved_to(newer)
     logs = log_of((widened, encode_changes(widened, rows([1], before, one), np.array([0]))))
-    assert folded(widened, logs) == [{"id": 1, "v": before_wider}]
+    assert replayed(widened, logs) == [{"id": 1, "v": before_wider}]
 
 
 @pytest.mark.parametrize(
@@ -399,17 +399,17 @@ def test_a_fold_takes_only_its_key_groups() -> None:
     """The same log gives each range its own rows, and all ranges together give all, once."""
     table = pa.table({"id": list(range(16)), "name": ["x"] * 16, "total": [0.0] * 16})
     logs = log_of((SCHEMA, encode_changes(SCHEMA, table, np.arange(16) % 8)))
-    parts = [folded(SCHEMA, logs, start, end) for start, end in ((0, 0), (1, 6), (7, 7))]
+    parts = [replayed(SCHEMA, logs, start, end) for start, end in ((0, 0), (1, 6), (7, 7))]
     assert [len(part) for part in parts] == [2, 12, 2]
     assert sorted(row["id"] for part in parts for row in part) == list(range(16))
 
 
 def test_a_log_without_its_schema_is_refused() -> None:
     """Changes that no schema precedes are not keyed state."""
-    fold = StateFold(SCHEMA, [KeyGroupRange.of(0, 7)])
+    replay = StateReplay(SCHEMA, [KeyGroupRange.of(0, 7)])
     batch = pa.record_batch([pa.array([0], pa.int32()), pa.array([b"x"])], ["key_group", "change"])
     with pytest.raises(FormatError, match="without their schema"):
-        fold.add([batch])
+        replay.add([batch])
 
 
 def test_many_small_changes_are_decoded_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,7 +421,7 @@ def test_many_small_changes_are_decoded_by_one_call(monkeypatch: pytest.MonkeyPa
     )
     table = pa.table({"id": list(range(64)), "name": ["x", None] * 32, "total": [0.5] * 64})
     logs = log_of(*((SCHEMA, encode_changes(SCHEMA, table, np.arange(64) % 8)) for _ in range(50)))
-    assert [row["id"] for row in folded(SCHEMA, logs, 0, 7)] == [
+    assert [row["id"] for row in replayed(SCHEMA, logs, 0, 7)] == [
         row for group in range(8) for row in range(group, 64, 8)
     ]
     assert len(calls) <= 4  # of the oldest and the later ones, each with text as text and as bytes
@@ -451,7 +451,7 @@ def test_binary_views_are_read_as_well() -> None:
     viewed = pa.record_batch(
         [batch.column(0), batch.column(1).cast(pa.binary_view())], ["key_group", "change"]
     )
-    assert folded(SCHEMA, [[viewed]]) == [{"id": 1, "name": "a", "total": 1.0}]
+    assert replayed(SCHEMA, [[viewed]]) == [{"id": 1, "name": "a", "total": 1.0}]
 
 
 def test_a_newer_schema_version_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""What a fold keeps of a log's batches: views of their bytes, whatever form these have."""
+"""What a replay keeps of a log's batches: views of their bytes, whatever form these have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.state.fold import payloads
+from dstl_dagster.state.replay import payloads
 
 VALUES = [b"short", b"", b"exactly 12 b", b"a longer one than is inline", b"x" * 5000, b"another long value"]
 

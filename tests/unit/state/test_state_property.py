@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateFold, StateSchema
+from dstl_dagster.state import ChangeEncoder, EncodedChanges, StateReplay, StateSchema
 from dstl_dagster.state.keys import last_occurrences, occurring
 from tests.profiles import examples
 
@@ -108,11 +108,11 @@ def read_back(history: list[Checkpoint], cuts: list[int]) -> list[tuple[Any, ...
     bounds = sorted({0, *cuts, MAX_PARALLELISM})
     found = []
     for start, end in itertools.pairwise(bounds):
-        fold = StateFold(schema, [KeyGroupRange.of(start, end - 1)])
+        replay = StateReplay(schema, [KeyGroupRange.of(start, end - 1)])
         for log in logs:
-            fold.add(log)
+            replay.add(log)
         wanted = [name for name in ("name", "number", "value", "note") if name in schema.columns.names]
-        for table in fold.tables():
+        for table in replay.tables():
             found += [tuple(row[name] for name in wanted) for row in table.to_pylist()]
     return found
 
@@ -169,7 +169,7 @@ def first_column_occurring(rows: pa.Table, others: pa.Table, key_columns: Any) -
 )
 def test_the_property_finds_a_broken_merge(part: str, mistake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above can fail: it finds a history that exposes a wrong merge."""
-    monkeypatch.setattr(f"dstl_dagster.state.fold.{part}", mistake)
+    monkeypatch.setattr(f"dstl_dagster.state.replay.{part}", mistake)
     try:
         find(
             st.tuples(histories, cut_lists),

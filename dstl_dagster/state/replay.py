@@ -1,4 +1,4 @@
-"""Changes of the log folded into rows of state: the last change of each key, unless it is a tombstone.
+"""Changes of the log replayed into rows of state: the last change of each key, unless it is a tombstone.
 
 Owns what a sequence of changes means; a row that has expired counts as a tombstone. Does not own reading the
 log, nor which key groups a task has. Works on a few key groups at a time: for a state of any size,
@@ -34,7 +34,7 @@ _RUN_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class FoldedRun:
+class LastChanges:
     """The last change of each key in some whole key groups, in log order.
 
     Attributes:
@@ -45,13 +45,13 @@ class FoldedRun:
     rows: pa.Table
     key_groups: npt.NDArray[np.int32]
 
-    def alive(self) -> FoldedRun:
+    def alive(self) -> LastChanges:
         """Without tombstones."""
         if not pc.any(self.rows.column(-1)).as_py():
             return self
         return self.without(self.rows.column(-1))
 
-    def without(self, left_out: pa.BooleanArray | pa.ChunkedArray) -> FoldedRun:
+    def without(self, left_out: pa.BooleanArray | pa.ChunkedArray) -> LastChanges:
         """Without these rows."""
         kept = pc.invert(left_out)
         *columns, deleted = self.rows.columns
@@ -62,7 +62,7 @@ class FoldedRun:
             flags = deleted.filter(kept)
         else:
             flags = pa.chunked_array([pa.array(np.zeros(len(groups), np.bool_))])
-        return FoldedRun(pa.table([*left, flags], schema=self.rows.schema), groups)
+        return LastChanges(pa.table([*left, flags], schema=self.rows.schema), groups)
 
 
 @lru_cache(maxsize=64)
@@ -78,15 +78,15 @@ class _Change(NamedTuple):
     payload: pa.Buffer
 
 
-class StateFold:
-    """Collects the changes of some key groups, in log order, and folds them into rows. One thread.
+class StateReplay:
+    """Collects the changes of some key groups, in log order, and replays them into rows. One thread.
 
     Args:
         schema: of the resulting rows; it must hold the rows of every schema in the log.
-        key_groups: the ranges to fold; changes of other key groups are skipped. A collected change is a
+        key_groups: the ranges to replay; changes of other key groups are skipped. A collected change is a
             view of its record batch, so a log that yields only these ranges saves memory.
         keys: only the rows of these keys, in the types of the schema; `None`: all.
-        ttl: what it hides is folded as if it had been deleted, so that no older change of its key returns.
+        ttl: what it hides is replayed as if it had been deleted, so that no older change of its key returns.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class StateFold:
         for run in self.runs():
             yield run.alive().rows.select(self._schema.columns.names)
 
-    def runs(self) -> Iterator[FoldedRun]:
+    def runs(self) -> Iterator[LastChanges]:
         """The last changes, in runs of whole key groups, ascending; the same log gives the same order.
 
         Frees the changes as it goes, so it can be consumed only once. Raises: FormatError.
@@ -151,19 +151,19 @@ class StateFold:
         return (run for (run,) in self.runs_of([self]))
 
     @staticmethod
-    def runs_of(folds: Sequence[StateFold]) -> Iterator[list[FoldedRun]]:
-        """`runs` of several folds, side by side: those of the same key groups."""
+    def runs_of(replays: Sequence[StateReplay]) -> Iterator[list[LastChanges]]:
+        """`runs` of several replays, side by side: those of the same key groups."""
         run: list[int] = []
         run_bytes = 0
-        for key_group in sorted({each for fold in folds for each in fold._changes}):
+        for key_group in sorted({each for replay in replays for each in replay._changes}):
             run.append(key_group)
-            changes = (change for fold in folds for change in fold._changes.get(key_group, ()))
+            changes = (change for replay in replays for change in replay._changes.get(key_group, ()))
             run_bytes += sum(change.payload.size for change in changes)
             if run_bytes >= _RUN_BYTES:
-                yield [fold._merged(run) for fold in folds]
+                yield [replay._merged(run) for replay in replays]
                 run, run_bytes = [], 0
         if run:
-            yield [fold._merged(run) for fold in folds]
+            yield [replay._merged(run) for replay in replays]
 
     def _begin_schema(self, stored: bytes) -> None:
         if stored == self._stored_schema:  # as in nearly every handle
@@ -177,8 +177,8 @@ class StateFold:
                 )
             self._schemas.append(schema)
 
-    def _merged(self, run: Sequence[int]) -> FoldedRun:
-        """The log after the oldest handle of each key group is folded first: most often it is far less.
+    def _merged(self, run: Sequence[int]) -> LastChanges:
+        """The log after the oldest handle of each key group is replayed first: most often it is far less.
 
         So the rows of a base are looked at once, for whether their key occurs in the log behind it.
         """
@@ -189,7 +189,7 @@ class StateFold:
             for change in changes:
                 (oldest if change.handle == changes[0].handle else later).append((key_group, change))
         if not oldest:
-            return FoldedRun(self._schema.wire.empty_table(), np.zeros(0, np.int32))
+            return LastChanges(self._schema.wire.empty_table(), np.zeros(0, np.int32))
         before = self._decoded(oldest)
         if not later:  # as right after a base: no key occurs twice
             return before
@@ -199,9 +199,9 @@ class StateFold:
         replaced = occurring(before.rows, newest, self._schema.key_columns)
         left = before if not pc.any(replaced).as_py() else before.without(replaced)
         groups = np.concatenate([left.key_groups, after.key_groups[last]])
-        return FoldedRun(pa.concat_tables([left.rows, newest]), groups)
+        return LastChanges(pa.concat_tables([left.rows, newest]), groups)
 
-    def _decoded(self, changes: Iterable[tuple[int, _Change]]) -> FoldedRun:
+    def _decoded(self, changes: Iterable[tuple[int, _Change]]) -> LastChanges:
         """All rows of these changes, those of one key in log order."""
         by_schema: dict[int, list[tuple[int, pa.Buffer]]] = {}
         for key_group, change in changes:
@@ -215,9 +215,9 @@ class StateFold:
             groups_of.append(np.repeat(np.array([group for group, _ in of_schema], np.int32), counts))
         everything, groups = pa.concat_tables(tables), np.concatenate(groups_of)
         if self._keys is None:
-            return FoldedRun(everything, groups)
+            return LastChanges(everything, groups)
         wanted = occurring(everything, self._keys, self._schema.key_columns)
-        return FoldedRun(everything.filter(wanted), groups[wanted.to_numpy(zero_copy_only=False)])
+        return LastChanges(everything.filter(wanted), groups[wanted.to_numpy(zero_copy_only=False)])
 
     def _expired(self, written: StateSchema, rows: pa.Table) -> pa.Table:
         """The rows with tombstones for those that have expired, by the columns that they were written in."""
