@@ -62,7 +62,7 @@ class StreamsConformance(ConformanceFixtures):
         upload = store.open_write("a", precondition=ABSENT, chunk_size=256 * 1024)
         upload.write(piece, crc32c_of(piece) ^ 1)
         with suppress(FormatError, InvalidInputError):
-            assert upload.close().crc32c == crc32c_of(piece)
+            upload.close()
             assert store.get("a") == piece
 
     def test_closing_again_returns_the_same(self, store: ObjectStore) -> None:
