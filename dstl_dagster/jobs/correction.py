@@ -10,8 +10,8 @@ what is to be run is every batch that ever completed after the checkpoint to go 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, Timeline
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
@@ -19,6 +19,9 @@ from dstl_dagster.format import names_in_words
 from dstl_dagster.timeline import BatchKey, Completed, TimelineView
 
 Progress = Callable[[int, int, str], None]
+
+_RUN = "run:"
+"""Begins the window of a batch that replaces a table's partitions."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str |
     # The same batch may have run several times; it belongs where it ran first.
     keys = [*dict.fromkeys(key for each in later for key in each.batches)]
     if restore_to is None:
-        keys = [key for key in keys if view.applied_in(key) is None]
+        keys = _missing(coordinator, keys)
     batches = tuple(dict.fromkeys(key.key for key in keys))
     if until is not None:
         if until not in batches:
@@ -116,9 +119,10 @@ def correct(
         coordinator.restore(plan.restore_to, request_id=request_id)
     for done, batch in enumerate(plan.batches, 1):
         lost = [key for key in plan.keys if key.key == batch]
-        if any(coordinator.applied(key) is None for key in lost):
+        if _missing(coordinator, lost):
             run(batch)
-            missing = [key for key in lost if coordinator.applied(key) is None]
+            # Of a table's partition another run is another batch, whose rows take the place of the others.
+            missing = [key for key in _missing(coordinator, lost) if not key.window.startswith(_RUN)]
             if missing:
                 of = f" of source {missing[0].source!r}" if missing[0].source else ""
                 raise NotFoundError(
@@ -128,6 +132,19 @@ def correct(
                 )
         if progress is not None:
             progress(done, len(plan.batches), batch)
+
+
+def _missing(coordinator: CheckpointCoordinator, keys: Iterable[BatchKey]) -> list[BatchKey]:
+    """Those that no checkpoint holds, also not under the id that a source has which began again since."""
+    latest, view = coordinator.latest(), coordinator.timeline.seen()
+    sources = {} if latest is None else latest.manifest.sources
+
+    def is_held(key: BatchKey) -> bool:
+        again = sources.get(key.source.rpartition("@")[0])
+        ids = {key.source} if again is None else {key.source, again.id}
+        return any(view.applied_in(replace(key, source=each)) is not None for each in ids)
+
+    return [key for key in keys if not is_held(key)]
 
 
 def _is_swap(completed: Completed) -> bool:

@@ -110,6 +110,43 @@ def test_a_day_of_two_sources_is_corrected_in_both(keyed_on):
     assert [each.source.partition("@")[0] for each in plan.keys] == ["orders", "returns"]
 
 
+def test_a_source_that_began_with_the_day_begins_again(keyed_on):
+    """Under another id, as it stands on another checkpoint; the correction may be interrupted."""
+    keyed, ran = keyed_on(MemoryObjectStore()), []
+
+    def run(day):
+        for source in ("orders", "returns"):
+            keyed.complete(keyed.coordinator.trigger(idempotency_key=BatchKey(day, source)))
+
+    def dying(day):
+        if day == DAYS[1]:
+            raise RuntimeError("killed")
+        run(day)
+
+    for day in DAYS[:3]:
+        run(day)
+    with pytest.raises(RuntimeError):
+        correct(keyed.coordinator, plan_correction(keyed.coordinator, DAYS[0]), dying)
+    plan = plan_correction(keyed.coordinator, DAYS[1])
+    assert plan.batches == tuple(DAYS[1:3])
+    correct(keyed.coordinator, plan, lambda day: ran.append(day) or run(day))
+    assert ran == DAYS[1:3]
+
+
+def test_a_partition_of_a_table_runs_again_once(keyed_on):
+    """Each run of it was a batch of its own, and none of them comes again."""
+    keyed, ran = keyed_on(MemoryObjectStore()), []
+
+    def run(day):
+        ran.append(day)
+        keyed.complete(keyed.coordinator.trigger(idempotency_key=BatchKey(day, "table", f"run:{len(ran)}")))
+
+    for day in (DAYS[0], DAYS[0], DAYS[1]):
+        run(day)
+    correct(keyed.coordinator, plan_correction(keyed.coordinator, DAYS[0]), run)
+    assert ran[3:] == DAYS[:2]
+
+
 def test_only_some_days_may_be_wanted(days):
     """Up to one of those that follow."""
     assert plan_correction(days.coordinator, DAYS[2], DAYS[3]).batches == (DAYS[2], DAYS[3])
