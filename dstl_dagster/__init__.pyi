@@ -21,7 +21,6 @@ from dstl_dagster.orchestration.inject.resources import (
     SparkSessionResource as SparkSessionResource,
 )
 from dstl_dagster.orchestration.keys import JobAssets as JobAssets
-from dstl_dagster.orchestration.operate.maintenance import commit_run_config as commit_run_config
 from dstl_dagster.orchestration.operate.maintenance import (
     build_cleanup_job as build_cleanup_job,
     build_cleanup_schedule as build_cleanup_schedule,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from dstl_dagster import build_maintenance, commit_run_config
+from dstl_dagster import build_maintenance
+from dstl_dagster.orchestration.operate.maintenance import commit_run_config
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Daemon, Days
@@ -84,7 +85,7 @@ def test_a_mistaken_config_is_refused(days: Days, daemon_of: DaemonOf) -> None:
     """The config must name the checkpoint of the run's tag; and there is no default to fall back to."""
     days.code.make_outside(days.uri, "2024-01-01", until="completed")
     refused = _run_commit(days, 1, tag="2")
-    assert "use commit_run_config" in days.failure(refused)[1]
+    assert "the config of the sensor's run" in days.failure(refused)[1]
     assert days.kinds() == ["opened", "completed"]
     with pytest.raises(dg.DagsterInvalidConfigError):
         build_maintenance(days.code.JOB, "commit").execute_in_process(

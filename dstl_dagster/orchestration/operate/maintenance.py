@@ -106,7 +106,7 @@ def build_maintenance(
     * `clone`: begins the job that the config names with the state of a checkpoint, to recompute beside this
       one. `swap`: continues this job from the state of the clone that the config names, in one checkpoint.
     * `commit`: steps 6 and 7 of a checkpoint, for a job outside Dagster that leaves them to it: give it to
-      `build_checkpoint_sensor`, which launches it with a config (`commit_run_config`), and reports the files.
+      `build_checkpoint_sensor`, which launches it with a config, and reports the files.
 
     Args:
         when: a cron expression, in UTC; the schedule ships stopped. those that a person launches, and
@@ -249,8 +249,8 @@ def commit(step: Step) -> None:
     if config.job != step.assets.job or tagged not in (None, str(config.checkpoint_id)):
         raise InvalidInputError(
             f"the run's config names checkpoint {config.checkpoint_id} of job {config.job!r}, but the run is "
-            f"for checkpoint {tagged or config.checkpoint_id} of {step.assets.job!r}: use "
-            "commit_run_config(...)"
+            f"for checkpoint {tagged or config.checkpoint_id} of {step.assets.job!r}: launch it with "
+            "the config of the sensor's run"
         )
     compose_commit(step, config.checkpoint_id, report=False)
     clean_up(step)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from dstl_dagster import JobAssets, build_maintenance, commit_run_config
+from dstl_dagster import JobAssets, build_maintenance
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ErrorKind
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
+from dstl_dagster.orchestration.operate.maintenance import commit_run_config
 from dstl_dagster.orchestration.partition_order import require_next_partition
 from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.orchestration.watch.timeline_follower import CheckpointCursor, TimelineFollower
