@@ -42,9 +42,7 @@ from dstl_dagster.state import (
     evaluated_rules,
     fitted_column,
     fitted_rows,
-    key_group_of,
     refuse_alike,
-    refuse_repeated_keys,
     require_rules,
     spelled,
     stored_rows,
@@ -123,13 +121,7 @@ def _replacing(
 ) -> tuple[pa.Table, pa.ChunkedArray]:
     """What turns the rows of the scope into these: rows to write, and which of them are tombstones."""
     schema = state.schema
-    columns = [
-        table.column(field.name).cast(field.type)
-        if field.name in table.column_names
-        else pa.nulls(table.num_rows, field.type)
-        for field in schema.columns
-    ]
-    pieces = GroupedRows(pa.table(columns, schema=schema.columns), schema).pieces()
+    pieces = GroupedRows(schema.conformed(table), schema).pieces()
     every = KeyGroupRange.of(0, schema.max_parallelism - 1)
     found = [*replacements(schema, before, every, map(_in_order, pieces), state.scope, what)]
     # A tombstone has its key alone.
@@ -275,12 +267,7 @@ def _beside_state(batch: Batch, to_write: StateToWrite, new: pa.Table) -> Beside
     keys = new.select(list(schema.key_columns))
     state = _opened(batch, to_write)
     rows = schema.columns.empty_table() if state is None or not keys.num_rows else state.rows(keys)
-    found = beside(schema, rows, keys)
-    if found.repeated:
-        groups = key_group_of(keys, schema).astype(np.uint16)
-        order = np.argsort(groups, kind="stable")
-        refuse_repeated_keys(taken(keys, order), schema.key_columns, groups[order])
-    return found
+    return beside(schema, rows, keys)
 
 
 def _opened(batch: Batch, state: StateToWrite) -> KeyedState | None:

@@ -140,6 +140,16 @@ class StateSchema:
             "partition_columns": self.partition_columns,
         }
 
+    def conformed(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
+        """The rows in these columns and types, by name; null in those that they do not have."""
+        columns = [
+            rows.column(field.name).cast(field.type)
+            if field.name in rows.schema.names
+            else pa.nulls(rows.num_rows, field.type)
+            for field in self.columns
+        ]
+        return pa.table(columns, schema=self.columns)
+
     def to_bytes(self) -> bytes:
         """The metadata change that precedes the changes it describes."""
         fields: dict[str, Any] = {

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dstl_dagster.state import StateSchema, key_numbers, same_rows, taken
+from dstl_dagster.state import StateSchema, key_numbers, refuse_repeated_keys, same_rows, taken
 
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
@@ -49,23 +49,26 @@ class Beside(NamedTuple):
     Attributes:
         old: as many rows as there are keys; null in every column where the state has none.
         in_state: which keys have one.
-        repeated: whether a key occurs more than once.
     """
 
     old: pa.Table
     in_state: Flags
-    repeated: bool
 
 
 def beside(schema: StateSchema, state: pa.Table, keys: pa.Table) -> Beside:
-    """`state`: the rows of these keys, each once, in any order. `keys`: the key columns, in their types."""
+    """`state`: the rows of these keys, each once, in any order. `keys`: the key columns, in their types.
+
+    Raises: InvalidInputError (kind `duplicate_key`) if a key occurs more than once.
+    """
     pairs = paired_rows(schema, state, keys)
+    if np.count_nonzero(pairs.after >= 0) < keys.num_rows:
+        refuse_repeated_keys(keys, schema.key_columns, np.zeros(keys.num_rows, np.uint16))
     absent = state.num_rows
     at = np.full(keys.num_rows, absent)
     at[pairs.after[pairs.in_both]] = pairs.before[pairs.in_both]
     blank = pa.table([pa.nulls(1, field.type) for field in state.schema], schema=state.schema)
     old = taken(pa.concat_tables([state, blank]), at)
-    return Beside(old, at < absent, int(np.sum(pairs.after >= 0)) < keys.num_rows)
+    return Beside(old, at < absent)
 
 
 def changed_rows(before: pa.Table, after: pa.Table, in_state: Flags, deleted: Flags) -> Flags:

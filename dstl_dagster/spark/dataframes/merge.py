@@ -48,7 +48,6 @@ Expression = str | Column
 _HIDDEN = "\N{NULL}"
 """Begins names of columns that no rule can have by accident: Spark finds those of other rules, too."""
 _INTERNAL: dict[str, type[st.DataType]] = {
-    f"{_HIDDEN}repeated": st.BooleanType,
     f"{_HIDDEN}refused": st.StringType,
     f"{_HIDDEN}key_group": st.IntegerType,
 }

@@ -10,20 +10,19 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dstl_dagster.changelog import process_cache
 from dstl_dagster.errors import DstlError
-from dstl_dagster.keyed import Beside, StateAt, beside, changed_rows
+from dstl_dagster.keyed import StateAt, beside, changed_rows
 from dstl_dagster.spark.dataframes.state_tasks import WriteStateTask
 from dstl_dagster.spark.errors import raise_refusal, refusal
 from dstl_dagster.spark.stores import ReadCost, task_store
 from dstl_dagster.state import cut
 
 _OUTPUT_ROWS = 16 * 1024
-_LOOKED_UP = ("new", "old", "repeated", "refused", "key_group")
+_LOOKED_UP = ("new", "old", "refused", "key_group")
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class LookUpTask:
     """Puts the state's row beside each changed row; called by `mapInArrow`.
 
     Takes (`new`: struct of a changed row, `key_group`) and yields (`new`, `old`: the state's row or null,
-    `repeated`, `refused`, `key_group`). Reads as `KeyedState.rows`. Buffers all of its rows, and the
+    `refused`, `key_group`). Reads as `KeyedState.rows`. Buffers all of its rows, and the
     state's rows of their keys. An error that another try would meet again is a text in `refused`, beside the
     first row: `MergeStateTask` passes it on.
 
@@ -48,16 +47,13 @@ class LookUpTask:
         if not given:
             return
         rows, refused = pa.Table.from_batches(given), None
+        schema, keys = self.state.schema, self._keys(rows.column("new"))
         try:
-            keys = self._keys(rows.column("new"))
-            # A key with two rows is an error that the writing task raises: it must then see every row.
-            found = beside(self.state.schema, self._state(keys), keys)
+            found = beside(schema, self._state(keys), keys)
         except DstlError as error:
             rows, refused = rows.slice(0, 1), json.dumps(refusal(error))
-            schema = self.state.schema.columns
-            blank = pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)
-            found = Beside(blank, np.zeros(1, np.bool_), repeated=False)
-        fields = list(self.state.schema.columns)
+            found = beside(schema, schema.columns.empty_table(), keys.slice(0, 1))
+        fields = list(schema.columns)
         old = found.old.select([field.name for field in fields])
         for start, stop in cut(pa.Table.from_arrays([*rows.columns, *old.columns], [""] * (2 + len(fields)))):
             columns = [each.combine_chunks() for each in old.slice(start, stop - start).columns]
@@ -66,7 +62,6 @@ class LookUpTask:
             looked_up = [
                 piece.column("new"),
                 pa.StructArray.from_arrays(columns, fields=fields, mask=unknown),
-                pa.array(np.full(stop - start, found.repeated)),
                 pa.array([refused] * (stop - start), pa.string()),
                 piece.column("key_group"),
             ]
@@ -87,18 +82,16 @@ class LookUpTask:
 class MergeStateTask(WriteStateTask):
     """Appends the merged rows that differ from the state; called by `mapInArrow`.
 
-    Takes the state's columns, then whether the row is deleted, `old`, `repeated`, `refused`, `key_group`.
+    Takes the state's columns, then whether the row is deleted, `old`, `refused`, `key_group`.
     """
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return super().__call__(changed for changed in map(self._changed, batches) if changed.num_rows)
 
     def _changed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        *columns, deleted, old, repeated, refused, key_groups = batch.columns
+        *columns, deleted, old, refused, key_groups = batch.columns
         if batch.num_rows and refused[0].is_valid:
             raise_refusal([json.loads(refused[0].as_py())])
-        if batch.num_rows and repeated[0].as_py():
-            return pa.record_batch([*columns, deleted, key_groups], [*self.columns, "deleted", "key_group"])
         in_state = old.is_valid().to_numpy(zero_copy_only=False)
         to_delete = deleted.fill_null(False).to_numpy(zero_copy_only=False)
         fields = [self.schema.columns.field(name) for name in self.columns]

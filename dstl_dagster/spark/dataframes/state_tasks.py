@@ -196,14 +196,8 @@ class ReplaceStateTask(WriteStateTask):
         """Without the row that says which range it is; columns as in the schema."""
         kept = batch.filter(batch.column(-2).is_valid())
         *given, _, groups = kept.columns
-        columns = dict(zip(self.columns, given, strict=True))
-        rows = [
-            columns[field.name].cast(field.type)
-            if field.name in columns
-            else pa.nulls(kept.num_rows, field.type)
-            for field in self.schema.columns
-        ]
-        return Grouped(pa.table(rows, schema=self.schema.columns), groups.to_numpy().astype(np.int32))
+        rows = self.schema.conformed(pa.record_batch(given, list(self.columns)))
+        return Grouped(rows, groups.to_numpy().astype(np.int32))
 
     def _to_write(
         self, state: KeyedState | None, own: KeyGroupRange, new: Iterator[Grouped]
@@ -214,12 +208,7 @@ class ReplaceStateTask(WriteStateTask):
 
     def _batches(self, found: Replacement) -> Iterator[pa.RecordBatch]:
         """Of the columns passed: the others are null. Of a tombstone, what is no key is null."""
-        columns = [
-            found.rows.column(name)
-            if name in found.rows.column_names
-            else pa.nulls(found.rows.num_rows, self.schema.columns.field(name).type)
-            for name in self.columns
-        ]
+        columns = self.schema.conformed(found.rows).select(self.columns).columns
         rows = pa.table(
             [*columns, found.deleted, pa.array(found.groups)], [*self.columns, "deleted", "key_group"]
         )
