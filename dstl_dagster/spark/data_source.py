@@ -31,7 +31,6 @@ from pyspark.sql.types import StructType
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import Condition, StateAt
-from dstl_dagster.spark import sink  # its modules are imported on first use: a read needs none of them
 from dstl_dagster.spark.source.options import CHANGES, CHECKPOINTS, SourceOptions
 from dstl_dagster.spark.source.source import (
     ChangesReader,
@@ -107,7 +106,9 @@ class DstlDataSource(DataSource):
         return stream_reader(options, schema, self._states)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return sink.SaveWriter.of(self.options, schema, overwrite=overwrite)
+        from dstl_dagster.spark.sink.writers import SaveWriter  # a read needs none of it
+
+        return SaveWriter.of(self.options, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
@@ -117,4 +118,6 @@ class DstlDataSource(DataSource):
                 "a micro-batch adds changes to those before it and overwrites nothing: use "
                 'outputMode("append"), or checkpointed_batches for aggregates'
             )
-        return sink.StreamWriter.of(self.options, schema)
+        from dstl_dagster.spark.sink.writers import StreamWriter  # as above
+
+        return StreamWriter.of(self.options, schema)

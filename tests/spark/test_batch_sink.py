@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark import by_key_group, lines, register
 from dstl_dagster.spark.data_source import DstlDataSource
-from dstl_dagster.spark.sink import SaveWriter
+from dstl_dagster.spark.sink.writers import SaveWriter
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.keyed import KeyedState
 from dstl_dagster.spark.data_source import DstlDataSource
-from dstl_dagster.spark.sink import StreamWriter
+from dstl_dagster.spark.sink.writers import StreamWriter
 from dstl_dagster.storage import open_store
 from tests.spark import killed_drivers as program
 

@@ -21,7 +21,6 @@ Progress = Callable[[int, int], None]
 """Called with (finished tasks, known tasks); the second may grow."""
 
 _POLL_SECONDS = 0.5
-_NO_LONGER = "progress is no longer reported"
 
 
 @contextmanager
@@ -34,19 +33,19 @@ def watched(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
     if progress is None:
         yield
         return
+    reporter = _Reporter(progress)
     if getattr(spark, "sparkContext", None) is None:
-        teller = _Teller(progress)
-        spark.registerProgressHandler(teller)  # type: ignore[arg-type] # its base class needs grpc
+        spark.registerProgressHandler(reporter)  # type: ignore[arg-type] # its base class needs grpc
         try:
             yield
-            teller.end()
+            reporter.end()
         finally:
-            spark.removeProgressHandler(teller)  # type: ignore[arg-type] # as above
+            spark.removeProgressHandler(reporter)  # type: ignore[arg-type] # as above
         return
     tag = f"dstl-{uuid.uuid4()}"
     over, went_well = threading.Event(), threading.Event()
     watcher = threading.Thread(
-        target=_watch, args=(spark, tag, progress, over, went_well), name="dstl-progress", daemon=True
+        target=_watch, args=(spark, tag, reporter, over, went_well), name="dstl-progress", daemon=True
     )
     spark.sparkContext.addJobTag(tag)
     watcher.start()
@@ -59,12 +58,12 @@ def watched(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
         watcher.join()
 
 
-class _Teller:
-    """A progress handler of Spark Connect."""
+class _Reporter:
+    """Reports each change once. It is a progress handler of Spark Connect, too."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress: Progress | None = progress
-        self._told: tuple[int, int] | None = None
+        self._last: tuple[int, int] | None = None
 
     def __call__(
         self,
@@ -75,45 +74,41 @@ class _Teller:
     ) -> None:
         del inflight_tasks, operation_id, done
         counts = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]
-        self._tell((sum(ended for ended, _ in counts), sum(known for _, known in counts)))
+        self.report(sum(ended for ended, _ in counts), sum(known for _, known in counts))
 
     def end(self) -> None:
         """The action went well, so its tasks have: the server may not have reported the last of them."""
-        if self._told is not None:
-            self._tell((self._told[1], self._told[1]))
+        if self._last is not None:
+            self.report(self._last[1], self._last[1])
 
-    def _tell(self, found: tuple[int, int]) -> None:
-        if self._progress is None or not found[1] or found == self._told:
+    def report(self, ended: int, known: int) -> None:
+        if self._progress is None or not known or (ended, known) == self._last:
             return
-        self._told = found
+        self._last = ended, known
         try:
-            self._progress(*found)
+            self._progress(ended, known)
         except Exception:
-            log.warning(_NO_LONGER, exc_info=True)
+            log.warning("progress is no longer reported", exc_info=True)
             self._progress = None
 
 
 def _watch(
-    spark: SparkSession, tag: str, progress: Progress, over: threading.Event, went_well: threading.Event
+    spark: SparkSession,
+    tag: str,
+    reporter: _Reporter,
+    over: threading.Event,
+    went_well: threading.Event,
 ) -> None:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped] # no client of Connect has it
 
-    reported: tuple[int, int] | None = None
     try:
-        while True:
-            last = over.wait(_POLL_SECONDS)
-            found = _tasks(spark, tag)
-            if last and went_well.is_set():  # so have its tasks: Spark's tracker may learn of the last later
-                found = found[1], found[1]
-            if found != reported and found[1]:
-                reported = found
-                progress(*found)
-            if last:
-                return
+        while not over.wait(_POLL_SECONDS):
+            reporter.report(*_tasks(spark, tag))
+        ended, known = _tasks(spark, tag)
+        # If all went well, so have the tasks: Spark's tracker may learn of the last later.
+        reporter.report(known if went_well.is_set() else ended, known)
     except Py4JError as error:
         log.info("cannot read the progress from Spark: %s", error)
-    except Exception:
-        log.warning(_NO_LONGER, exc_info=True)
 
 
 def _tasks(spark: SparkSession, tag: str) -> tuple[int, int]:

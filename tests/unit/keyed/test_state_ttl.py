@@ -12,6 +12,7 @@ import pytest
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, change_columns
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import StateTtl
+from dstl_dagster.jobs import write_frame
 from dstl_dagster.keyed import KeyedState, OperatorReport, key_history, write_rows
 from dstl_dagster.settings import StateTtlConfig
 from dstl_dagster.state import PROCESSING_TIME_TYPE, ColumnChanges, StateSchema
@@ -206,6 +207,17 @@ def test_a_column_that_holds_no_time_is_refused(
     """Before anything is written."""
     with pytest.raises(InvalidInputError, match=said):
         Batch.open(coordinator).ttl_to_write("op", SCHEMA, config)
+
+
+def test_the_filled_column_need_not_be_in_the_rows(coordinator: CheckpointCoordinator) -> None:
+    """Of a frame as of a merge: the batch that sets the TTL adds it to the state."""
+    for name, config in (("a", StateTtlConfig.processing_time("at", 10 * DAY)), ("b", None)):
+        batch = Batch.open(coordinator)
+        batch.add(write_frame(pa.table({"name": [name]}), batch, operator="op", keys=["name"], ttl=config))
+        batch.complete()
+    found = coordinator.read_state("op").to_arrow()
+    assert found.column_names == ["name", "at"]
+    assert found.column("at").null_count == 0
 
 
 def test_an_idle_state_ends_as_time_goes_on() -> None:

@@ -21,13 +21,13 @@ from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, UnavailableError
 from dstl_dagster.keyed import KeyedState
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.spark.sink import StreamWriter
 from dstl_dagster.spark.sink import commit as sink_commit
 from dstl_dagster.spark.sink import messages as sink_messages
 from dstl_dagster.spark.sink.messages import TaskMessage
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.spark.sink.plan import SinkPlan, open_sink
 from dstl_dagster.spark.sink.tasks import write_partition
+from dstl_dagster.spark.sink.writers import StreamWriter
 from dstl_dagster.spark.streaming.micro_batches import POSITION, MicroBatch
 from dstl_dagster.storage import open_store
 from dstl_dagster.testing.gcs_server import GCSServer

@@ -1,1 +1,0 @@
-from dstl_dagster.spark.sink.writers import SaveWriter as SaveWriter, StreamWriter as StreamWriter
