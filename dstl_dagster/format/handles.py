@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.envelope import reading
-from dstl_dagster.format.key_group_ranges import KeyGroupRange
+from dstl_dagster.format.key_group_ranges import KeyGroupRange, common_ranges, merged_ranges
 from dstl_dagster.format.stored import NOT_STORED, from_fields, to_fields, whole_number
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ else:
 
 STORAGE_IDENTIFIER: Final = "filesystem"
 """Flink's name of the changelog storage whose files these are."""
+
+_MOST_HELD: Final = 32
+"""Ranges that a handle lists: about as many bytes as the rest of it, in a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class ChangelogStateHandle:
         storage_identifier: the kind of changelog storage that wrote it.
         share_bytes: stored bytes of its files that count as its own, where others share them; `None`: all.
         slices: a key group with as many changes in a change set has one for each slice of its keys' hashes.
+        held: it has no changes of other key groups, metadata aside; empty: of any in `key_group_range`.
     """
 
     handles_and_offsets: tuple[tuple[StreamStateHandle, int], ...] = field(metadata=NOT_STORED)
@@ -98,6 +102,7 @@ class ChangelogStateHandle:
     storage_identifier: str = STORAGE_IDENTIFIER
     share_bytes: int | None = None
     slices: int = 1
+    held: tuple[KeyGroupRange, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "handles_and_offsets", tuple(self.handles_and_offsets))
@@ -106,6 +111,17 @@ class ChangelogStateHandle:
                 raise InvalidInputError(f"offset {offset} in {handle.name!r} is negative")
         if self.state_size < 0 or self.checkpointed_size < 0:
             raise InvalidInputError("the sizes of a changelog handle are bytes, 0 or more")
+
+    @property
+    def held_ranges(self) -> tuple[KeyGroupRange, ...]:
+        """The key groups that it can have changes of, ascending and disjoint."""
+        return common_ranges([self.key_group_range], self.held or None)
+
+    def holding(self, key_groups: Iterable[int]) -> Self:
+        """The same with changes of these key groups alone, which it lists if they are few ranges."""
+        held = merged_ranges(key_groups)
+        is_news = len(held) <= _MOST_HELD and held != (self.key_group_range,)
+        return replace(self, held=held if is_news else ())
 
     @property
     def streams(self) -> Iterator[StreamStateHandle]:

@@ -78,6 +78,7 @@ HANDLE = {
     "checkpointed_size": 7,
     "share_bytes": None,
     "slices": 1,
+    "held": [[0, 3], [7, 7]],
     "files": [
         {"kind": "object", "name": "a", "size": 5, "generation": 1, "crc32c": 2, "stored_bytes": 9},
         {"kind": "local", "name": "/b", **dict.fromkeys(("size", "generation", "crc32c", "stored_bytes"))},

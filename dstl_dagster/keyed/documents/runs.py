@@ -158,7 +158,8 @@ def encode_runs(runs: Iterable[Run]) -> dict[str, Any]:
             slices = [] if handle.slices == 1 else [handle.slices]
             sizes = [handle.state_size, handle.checkpointed_size, handle.share_bytes, *slices]
             other = [] if handle.storage_identifier == STORAGE_IDENTIFIER else [handle.storage_identifier]
-            handles.append([handle.key_group_range.to_json(), sizes, entries, *other])
+            bounds = [bound for each in (handle.key_group_range, *handle.held) for bound in each.to_json()]
+            handles.append([bounds, sizes, entries, *other])
         flags = _FLAGS[run.merged, run.whole]
         plain.append([run.first, run.last, flags, run.upserts, run.deletes, handles])
     named = []
@@ -195,11 +196,13 @@ def _run(plain: Any, files: list[StreamStateHandle]) -> Run:
 
 
 def _handle(plain: Any, files: list[StreamStateHandle]) -> ChangelogStateHandle:
-    key_groups, (state_size, checkpointed_size, share_bytes, *slices), entries, *other = plain
+    bounds, (state_size, checkpointed_size, share_bytes, *slices), entries, *other = plain
+    pairs = zip(bounds[::2], bounds[1::2], strict=True)
+    key_groups, *held = (KeyGroupRange.from_json([*each]) for each in pairs)
     found = tuple((files[_index(file)], _index(offset)) for file, offset in entries)
     return ChangelogStateHandle(
         found,
-        KeyGroupRange.from_json(key_groups),
+        key_groups,
         _index(state_size),
         _index(checkpointed_size),
         # It distinguishes handles while they are written; of a stored one it is what it names.
@@ -209,6 +212,7 @@ def _handle(plain: Any, files: list[StreamStateHandle]) -> ChangelogStateHandle:
         str(other[0]) if other else STORAGE_IDENTIFIER,
         _size(share_bytes),
         _index(slices[0]) if slices else 1,
+        tuple(held),
     )
 
 

@@ -10,21 +10,23 @@ and a merge in between makes no difference. Any two checkpoints can be compared,
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import KeyGroupRange, common_ranges, ranges_of_tasks
+from dstl_dagster.format import KeyGroupRange, common_ranges, merged_ranges, ranges_of_tasks
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.read.keyed_state import KeyedState, Log, replayed_logs, split_count
 from dstl_dagster.keyed.read.pairs import paired_rows
 from dstl_dagster.state import LastChanges, StateReplay, StateSchema, same_rows, taken
 from dstl_dagster.storage import ObjectStore
+
+_NONE = np.zeros(1, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -111,31 +113,32 @@ def compared_runs(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
     runs = ranges_of_tasks(count, older.schema.max_parallelism)
     # Where one of them hides rows that the other has, rows may be gone that no handle mentions.
     hides = [None if state.at.ttl is None else state.at.ttl.hides for state in (older, newer)]
-    different = [
-        each
-        for each in _segments(older, newer)
-        if hides[0] != hides[1] or _handles(older, each) != _handles(newer, each)
-    ]
-    return [*common_ranges(runs, different)]
+    return [*common_ranges(runs, None if hides[0] != hides[1] else _different(older, newer))]
 
 
-def _segments(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
-    """All key groups, cut wherever a handle starts or ends: all of one segment have the same handles."""
-    ranges = [handle.key_group_range for state in (older, newer) for handle in state.handles]
-    cuts = {0, older.schema.max_parallelism}
-    cuts |= {each.start_key_group for each in ranges} | {each.end_key_group + 1 for each in ranges}
-    return [KeyGroupRange.of(start, end - 1) for start, end in itertools.pairwise(sorted(cuts))]
+def _different(older: KeyedState, newer: KeyedState) -> tuple[KeyGroupRange, ...]:
+    """The key groups of which one of them has other handles."""
+    found = np.zeros(older.schema.max_parallelism, np.bool_)
+    before, after = _key_groups_by_handle(older), _key_groups_by_handle(newer)
+    for key in before.keys() | after.keys():
+        found |= before.get(key, _NONE) ^ after.get(key, _NONE)
+    return merged_ranges(np.flatnonzero(found).tolist())
 
 
-def _handles(state: KeyedState, segment: KeyGroupRange) -> list[object]:
-    # Not by the handle's range: what a newer base left of it may differ. Nor by the folder: a job that took
-    # over another's state has copies of its files, and the last name of a file is of no other one.
-    held = [each for each in state.handles if each.key_group_range.contains(segment.start_key_group)]
-    return [
-        (stream.name.rpartition("/")[2], stream.size, offset)
-        for handle in held
-        for stream, offset in handle.handles_and_offsets
-    ]
+def _key_groups_by_handle(state: KeyedState) -> dict[object, npt.NDArray[np.bool_]]:
+    """For each handle, which key groups it may have changes of."""
+    found: dict[object, npt.NDArray[np.bool_]] = {}
+    for handle in state.handles:
+        # Not by the handle's range: what a newer base left of it may differ. Nor by the folder: a job that
+        # took over another's state has copies of its files, and the last name of a file is of no other one.
+        key = tuple(
+            (stream.name.rpartition("/")[2], stream.size, offset)
+            for stream, offset in handle.handles_and_offsets
+        )
+        groups = found.setdefault(key, np.zeros(state.schema.max_parallelism, np.bool_))
+        for each in handle.held_ranges:
+            groups[each.start_key_group : each.end_key_group + 1] = True
+    return found
 
 
 def _compared(schema: StateSchema, older: LastChanges, newer: LastChanges) -> StateDiff | None:

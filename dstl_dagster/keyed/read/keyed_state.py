@@ -8,6 +8,7 @@ several reads need is read once. Does not own which checkpoints exist (`timeline
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -88,11 +89,16 @@ def _read_of(
 ) -> HandleRead | None:
     """The needed part of the handle for these; `None` if nothing is."""
     own = handle.key_group_range
-    first, last = own.start_key_group, own.end_key_group
-    if not any(each.start_key_group <= last and each.end_key_group >= first for each in key_groups):
+    if not any(_meets(each, key_groups) for each in handle.held or (own,)):
         return None
     shared = tuple(both for each in key_groups if (both := own.intersection(each)).number_of_key_groups)
     return HandleRead(handle, shared, views=True, sought=sought) if shared else None
+
+
+def _meets(one: KeyGroupRange, others: Sequence[KeyGroupRange]) -> bool:
+    """Whether they share a key group. `others`: ascending and disjoint."""
+    before = bisect_right(others, one.end_key_group, key=lambda each: each.start_key_group)
+    return before > 0 and others[before - 1].end_key_group >= one.start_key_group
 
 
 def is_keyed(report: OperatorReport) -> bool:

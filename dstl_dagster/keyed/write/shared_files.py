@@ -130,6 +130,7 @@ class SharedFiles:
         size = small.size_bytes
         stream = StreamStateHandle(f"{self._folder}{WAITING}", size)
         handle = ChangelogStateHandle(((stream, 0),), small.key_groups, size, size, share_bytes=size)
+        handle = handle.holding(small.changes.key_groups.to_pylist())
         self._waiting.append((small, handle))
         self._waiting_bytes += size
         if self._waiting_bytes >= HELD_BYTES:

@@ -6,7 +6,7 @@ Does not own which rows these are, or the checkpoint that they end up in (`check
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,11 +16,10 @@ import pyarrow as pa
 from dstl_dagster.changelog import (
     FsStateChangelogStorage,
     FsStateChangelogWriter,
-    MailboxFuture,
     limit_local_copies,
 )
 from dstl_dagster.errors import InternalError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult, StateTtl, ranges_of_tasks
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl, ranges_of_tasks
 from dstl_dagster.keyed.documents.reports import OperatorReport
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import (
@@ -72,7 +71,7 @@ def write_range(
 ) -> ChangelogStateHandle:
     """Write the schema, then these changes, durably into one handle. `None` among them is skipped."""
     with storage.create_writer(operator, key_groups) as writer:
-        return _handle_of(_begin(writer, attempt, schema, changes))
+        return _begin(writer, attempt, schema, changes)()
 
 
 def _begin(
@@ -80,8 +79,9 @@ def _begin(
     attempt: Attempt,
     schema: StateSchema,
     changes: Iterable[EncodedChanges | None],
-) -> MailboxFuture[SnapshotResult]:
-    """Append everything and start the upload."""
+) -> Callable[[], ChangelogStateHandle]:
+    """Append everything and start the upload. What is returned waits until the changes are durable."""
+    held: set[int] = set()
     writer.append_meta(schema.to_bytes())
     last = -1
     for each in changes:
@@ -90,14 +90,15 @@ def _begin(
                 writer.next_sequence_number()  # a change set never has slices of a key group twice
             writer.append_batch(each.key_groups, each.changes)
             last = each.key_groups[-1].as_py()
-    return writer.persist(writer.initial_sequence_number(), attempt.checkpoint_id)
+            held.update(each.key_groups.unique().to_pylist())
+    persisted = writer.persist(writer.initial_sequence_number(), attempt.checkpoint_id)
 
+    def handle() -> ChangelogStateHandle:
+        found = persisted.result().job_manager_owned_snapshot
+        if found is None:
+            raise InternalError("changes were appended, but persist returned no handle")
+        return found.holding(held)
 
-def _handle_of(persisted: MailboxFuture[SnapshotResult]) -> ChangelogStateHandle:
-    """Wait until the changes are durable."""
-    handle = persisted.result().job_manager_owned_snapshot
-    if handle is None:
-        raise InternalError("changes were appended, but persist returned no handle")
     return handle
 
 
@@ -150,7 +151,7 @@ def write_rows(
     options = options or JobOptions()
     handles = []
     with open_attempt_changelog(store, attempt, options) as storage, ExitStack() as writers:
-        persisted = []
+        begun = []
         for key_groups in ranges_of_tasks(partitions, schema.max_parallelism):
             if not grouped.count(key_groups):
                 continue
@@ -161,8 +162,8 @@ def write_rows(
                 continue
             writer = writers.enter_context(storage.create_writer(operator, key_groups))
             # Awaited only after all have started: each is encoded while the previous one is uploaded.
-            persisted.append(_begin(writer, attempt, schema, changes(key_groups)))
-        handles += map(_handle_of, persisted)
+            begun.append(_begin(writer, attempt, schema, changes(key_groups)))
+        handles += [durable() for durable in begun]
     deletes = 0 if flags is None else flags.true_count
     return OperatorReport(
         operator=operator,

@@ -107,6 +107,7 @@ HANDLES = st.builds(
     st.just(RANGE),
     st.integers(0, 2**40),
     st.integers(0, 2**40),
+    held=st.sampled_from([(), (KeyGroupRange.of(2, 2), KeyGroupRange.of(4, 5))]),
 )
 
 

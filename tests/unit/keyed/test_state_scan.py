@@ -120,6 +120,21 @@ def test_a_filter_on_whole_keys_reads_their_key_groups_only(keyed_on_disk, count
     assert sum(each.number_of_key_groups for each in several.key_groups) <= 3
 
 
+def test_only_files_with_the_key_group_are_opened(keyed_on_disk, counting_store, keyed_on):
+    """Of the files of 30 checkpoints, a key in each, all listed with all 16 key groups."""
+    job = keyed_on(counting_store)
+    for tail in TAILS[:30]:
+        job.changes([{"tail": tail, "flights": 1}], partitions=1)
+    handles = job.coordinator.latest().manifest.operators[job.OPERATOR].handles
+    assert [handle.key_group_range for handle in handles] == [KeyGroupRange.of(0, 15)] * 30
+    counting_store.read.clear()
+    one = job.coordinator.read_state(job.OPERATOR, filters=[("tail", "=", "N007")])
+    assert rows(one.to_arrow()) == [("N007", 1)]
+    groups = key_group_of(pa.table({"tail": TAILS[:30]}), job.SCHEMA).tolist()
+    opened = {name for name in counting_store.read if "/changelog/" in name}
+    assert len(opened) == groups.count(groups[TAILS.index("N007")])
+
+
 def test_key_groups_are_read_alone_and_together_are_all(scan):
     """As ranges or as text."""
     parts = [scan(key_groups="0-4,7").to_arrow(), scan(key_groups=KeyGroupRange.of(8, 15)).to_arrow()]
