@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from dstl_dagster.checkpoint import (
@@ -28,14 +29,22 @@ from dstl_dagster.checkpoint import (
 )
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.format.changelog_file import encoding
-from dstl_dagster.jobs import clone_job, drop_job, swap_job
-from dstl_dagster.keyed import KeyedState, MergedRange, RunMerge, diff_checkpoints, key_history, write_rows
+from dstl_dagster.jobs import clone_job, drop_job, swap_job, write_frame
+from dstl_dagster.keyed import (
+    KeyedState,
+    MergedRange,
+    RunMerge,
+    StateScan,
+    diff_checkpoints,
+    key_history,
+    write_rows,
+)
 from dstl_dagster.keyed.documents import entries
 from dstl_dagster.keyed.merge import merge
 from dstl_dagster.keyed.read import keyed_state
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.spark.dataframes.run_merges import MergeRunsTask, from_outcome
-from dstl_dagster.state import ColumnChanges, StateSchema, changes
+from dstl_dagster.state import ColumnChanges, ExactValues, PartitionRows, StateSchema, changes
 from dstl_dagster.storage import MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
@@ -43,17 +52,28 @@ STEPS = 30
 KEY_GROUPS = 7
 OPERATORS = ("busy", "rare")
 KEYS = [None, "", *(f"name {number}" for number in range(78))]
-NARROW = pa.schema({"name": pa.string(), "value": pa.int64()})
+NARROW = pa.schema({"part": pa.string(), "name": pa.string(), "value": pa.int64()})
 NOTED = NARROW.append(pa.field("note", pa.string()))
 
-MOST_MORE_RUNS = 4
+MOST_MORE_RUNS = 6
 """Of a key group, above `max_runs`: that came while others were merged, and those of other classes."""
 
 MOST_BYTES = 3
 """Merged for a byte of changes."""
 
-Rows = dict[str | None, tuple[int, str | None]]
+Key = str | None
+Rows = dict[Key, tuple[int, str | None]]
 """Value and note by key."""
+
+
+def part_of(key: Key) -> str | None:
+    """The partition of a key: its last digit."""
+    return key and key[-1]
+
+
+def columns_of(key: Key, operator: str) -> dict[str, Any]:
+    """The key columns. The state of one of the operators has partitions."""
+    return {"part": part_of(key), "name": key} if operator == "rare" else {"name": key}
 
 
 class Wrong(AssertionError):  # noqa: N818 - what it says
@@ -145,17 +165,23 @@ class World:
     def _write(self, batch: Batch, operator: str, said: Said) -> None:
         choose = self.choose
         keys = choose.sample(KEYS, choose.choice([0, 1, 1, 1, 2, 5, 12]))
+        replaced = None
         if choose.random() < 0.2:
             keys = [KEYS[4]]  # a hot one
         if choose.random() < (0.05 if said.rows.get(operator) else 0.5):
             keys = KEYS
         noted = operator in said.noted or choose.random() < 0.2
         before = batch.schema(operator)
-        partitioned = ["name"] if operator == "rare" else []
-        schema = StateSchema.of(NOTED if noted else NARROW, ["name"], KEY_GROUPS, partitioned)
+        key_columns = list(columns_of("", operator))
+        schema = StateSchema.of(NOTED if noted else NARROW, key_columns, KEY_GROUPS, key_columns[:-1])
         schema = schema if before is None else before.evolved_to(schema)
         rows = []
         held = said.rows.setdefault(operator, {})
+        if before is not None and operator == "rare" and choose.random() < 0.3:
+            replaced = part_of(choose.choice(KEYS)) or ""
+            keys = [key for key in keys if part_of(key) == replaced]
+            for key in [key for key in held if part_of(key) == replaced]:
+                del held[key]
         for key in keys:
             self.number += 1
             gone = choose.random() < 0.3
@@ -167,11 +193,16 @@ class World:
         if noted:
             said.noted |= {operator}
         columns = [[each[place] for each in rows] for place in range(4)]
-        arrays = [pa.array(columns[0], pa.string()), pa.array(columns[1], pa.int64())]
-        arrays += [pa.array(columns[2], pa.string())] if noted else []
-        table = pa.table(arrays, names=["name", "value", *(["note"] if noted else [])])
+        arrays = [pa.array(map(part_of, columns[0]), pa.string()), pa.array(columns[0], pa.string())]
+        arrays += [pa.array(columns[1], pa.int64()), pa.array(columns[2], pa.string())]
+        table = pa.table(arrays, schema=NOTED).select((NOTED if noted else NARROW).names)
         deleted = pa.array(columns[3], pa.bool_())
         partitions = choose.randint(1, KEY_GROUPS)
+        if replaced is not None:
+            scope = PartitionRows({"part": ExactValues((replaced,))}, frozenset([(0,)]), "the part")
+            table = table.filter(pc.invert(deleted))
+            batch.add(write_frame(table, batch, operator=operator, keys=key_columns, replace=scope))
+            return
         batch.add(
             write_rows(
                 table,
@@ -312,9 +343,11 @@ class World:
                 continue
             half = self.choose.randrange(KEY_GROUPS)
             parts = [KeyGroupRange.of(0, half), KeyGroupRange.of(half + 1, KEY_GROUPS - 1)]
+            part = part_of(self.choose.choice(KEYS))
+            filters = [("part", "=", part)]
             ways: dict[str, list[dict[str, Any]]] = {
                 "all": [row for table in state.tables() for row in table.to_pylist()],
-                "by key": state.rows([{"name": key} for key in KEYS]).to_pylist(),
+                "by key": state.rows([columns_of(key, operator) for key in KEYS]).to_pylist(),
                 "by range": [
                     row
                     for part in parts
@@ -323,15 +356,18 @@ class World:
                     for row in table.to_pylist()
                 ],
             }
+            scan = StateScan.of(self.store, checkpoint.manifest, operator, filters=filters)
+            ways["by part"] = scan.to_arrow().to_pylist()
             for way, read in ways.items():
                 found = {row["name"]: (row["value"], row.get("note")) for row in read}
-                if len(found) != len(read) or found != rows:
-                    raise Wrong(f"{operator} at {checkpoint.checkpoint_id}, {way}: {found}, not {rows}")
+                wanted = {key: row for key, row in rows.items() if way != "by part" or part_of(key) == part}
+                if len(found) != len(read) or found != wanted:
+                    raise Wrong(f"{operator} at {checkpoint.checkpoint_id}, {way}: {found}, not {wanted}")
             known = checkpoint.manifest.operators[operator].rows
             if known is None or known.most is None or not known.least <= len(rows) <= known.most:
                 raise Wrong(f"{operator} at {checkpoint.checkpoint_id} has {len(rows)} rows, not {known}")
             key = self.choose.choice(KEYS)
-            past = key_history(self.store, checkpoint.manifest, operator, {"name": key})
+            past = key_history(self.store, checkpoint.manifest, operator, columns_of(key, operator))
             last = past[-1].row if past else None
             if (None if last is None else last["value"]) != rows.get(key, (None,))[0]:
                 raise Wrong(f"the history of {key!r} of {operator} is {past}, not {rows.get(key)}")

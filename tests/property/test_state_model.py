@@ -16,6 +16,7 @@ import pytest
 
 from dstl_dagster.checkpoint import Manifest
 from dstl_dagster.checkpoint.steps import record
+from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import OperatorEntry, Run
 from dstl_dagster.keyed.documents import runs as runs_module
 from dstl_dagster.keyed.documents.entries import Listed
@@ -79,6 +80,24 @@ def a_deleted_key_is_looked_for_below(broken: pytest.MonkeyPatch) -> None:
 def a_reader_places_keys_by_their_own_hash(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(
         lookup, "group_of_hashes", lambda hashes, _rows, schema: hashes % np.int32(schema.max_parallelism)
+    )
+
+
+def a_partition_is_spread_wider_than_it_is_read(broken: pytest.MonkeyPatch) -> None:
+    original = lookup.key_groups_of_partitions
+    broken.setattr(
+        lookup,
+        "key_groups_of_partitions",
+        lambda partitions, schema: set(sorted(original(partitions, schema))[:-1]),
+    )
+
+
+def a_handle_lists_too_few_key_groups(broken: pytest.MonkeyPatch) -> None:
+    original = ChangelogStateHandle.holding
+    broken.setattr(
+        ChangelogStateHandle,
+        "holding",
+        lambda self, key_groups: original(self, sorted({*key_groups})[:-1] or key_groups),
     )
 
 
@@ -148,15 +167,17 @@ MISTAKES: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     a_tombstone_is_dropped_early: 13,
     the_older_of_two_keys_wins: 14,
     a_deleted_key_is_looked_for_below: 14,
-    a_reader_places_keys_by_their_own_hash: 12,
+    a_reader_places_keys_by_their_own_hash: 20,
+    a_partition_is_spread_wider_than_it_is_read: 20,
+    a_handle_lists_too_few_key_groups: 12,
     a_merge_takes_every_key_group: 12,
     clean_up_forgets_lists: 12,
     clean_up_forgets_what_is_listed: 14,
     a_clone_begins_below_its_runs: 15,
-    nothing_is_due: 13,
+    nothing_is_due: 22,
     the_merge_of_an_idle_operator_is_forgotten: 13,
-    everything_is_due_always: 13,
-    tasks_lose_a_range: 12,
+    everything_is_due_always: 19,
+    tasks_lose_a_range: 13,
 }
 """And a seed that finds it soon, which is tried first: a life in which it is not found costs seconds."""
 
