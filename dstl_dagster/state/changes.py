@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from dstl_dagster.errors import ErrorKind, FormatError, InternalError, InvalidInputError
 from dstl_dagster.format import META_KEY_GROUP
@@ -31,9 +30,6 @@ from dstl_dagster.state.text import text_as_bytes
 from dstl_dagster.state.types import has_checked_values, has_fields_of
 
 DEFAULT_CHUNK_BYTES = 32 * 1024 * 1024
-_JOINED_BYTES = 32 * 1024
-"""Changes up to this size on average are decoded together: copying them costs less than a call for each."""
-
 _ALIGNMENT_BYTES = 8
 _MAX_ENCODED_BYTES = 2**31 - 1  # a binary array has 32-bit offsets
 _SLICE_BYTES = 512 * 1024
@@ -145,54 +141,9 @@ def decode_changes(
 
     `changes`: at least one. Raises: as `decode_change`.
     """
-    joined = _decoded_together(schema, changes)
-    if joined is not None:
-        return joined
     decoded = [decode_change(schema, change) for change in changes]
     counts = np.array([rows.num_rows for rows in decoded], np.int64)
     return pa.Table.from_batches(decoded), counts
-
-
-def _decoded_together(
-    schema: StateSchema, changes: Sequence[pa.Buffer]
-) -> tuple[pa.Table, npt.NDArray[np.int64]] | None:
-    """The same by one call of Arrow's for all; `None` if they are large, or one is not as it should be.
-
-    Messages end to end, after a schema, are an IPC stream.
-    """
-    if len(changes) < 2 or sum(change.size for change in changes) > len(changes) * _JOINED_BYTES:
-        return None
-    try:
-        # As in `decode_change`: what is inside is not trusted, and text may hold any bytes.
-        rows = _read_stream(schema.wire_as_bytes, changes)
-        rows.validate(full=True)
-        if schema.wire_as_bytes != schema.wire:
-            rows = _with_text(rows, schema.wire) or _read_stream(schema.wire, changes)
-    except (pa.ArrowException, OSError, EOFError, ValueError, TypeError):
-        return None
-    flags = rows.column(rows.num_columns - 1)
-    counts = np.array([len(chunk) for chunk in flags.chunks], np.int64)
-    return None if len(counts) != len(changes) or flags.null_count else (rows, counts)
-
-
-def _with_text(rows: pa.Table, wire: pa.Schema) -> pa.Table | None:
-    """The rows with text in place of binary, not copied; `None` where text is inside of a nested type."""
-    columns = []
-    for column, field in zip(rows.columns, wire, strict=True):
-        if column.type == field.type:
-            columns.append(column)
-        elif pt.is_string(field.type):
-            columns.append(pa.chunked_array([chunk.view(field.type) for chunk in column.chunks], field.type))
-        else:
-            return None
-    return pa.table(columns, schema=wire)
-
-
-def _read_stream(schema: pa.Schema, changes: Sequence[pa.Buffer]) -> pa.Table:
-    stream = b"".join([schema.serialize(), *changes])
-    options = pa.ipc.IpcReadOptions(use_threads=False)
-    with pa.ipc.open_stream(pa.py_buffer(stream), options=options) as reader:
-        return reader.read_all()
 
 
 class ChangeEncoder:

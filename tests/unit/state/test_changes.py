@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from dstl_dagster.errors import FormatError, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.state import ChangeEncoder, StateReplay, StateSchema, python_rows
-from dstl_dagster.state import changes as changes_module
 from dstl_dagster.state.changes import decode_change, decode_changes
 from tests.doubles.encoded import encode_changes
 from tests.profiles import examples
@@ -395,7 +394,7 @@ def test_keys_and_key_groups_are_frozen() -> None:
         state.evolved_to(StateSchema.of(columns, ["a", "b"], 32))
 
 
-def test_a_fold_takes_only_its_key_groups() -> None:
+def test_a_replay_takes_only_its_key_groups() -> None:
     """The same log gives each range its own rows, and all ranges together give all, once."""
     table = pa.table({"id": list(range(16)), "name": ["x"] * 16, "total": [0.0] * 16})
     logs = log_of((SCHEMA, encode_changes(SCHEMA, table, np.arange(16) % 8)))
@@ -410,21 +409,6 @@ def test_a_log_without_its_schema_is_refused() -> None:
     batch = pa.record_batch([pa.array([0], pa.int32()), pa.array([b"x"])], ["key_group", "change"])
     with pytest.raises(FormatError, match="without their schema"):
         replay.add([batch])
-
-
-def test_many_small_changes_are_decoded_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log has a small change for each key group of each checkpoint."""
-    calls = []
-    read_stream = changes_module._read_stream
-    monkeypatch.setattr(
-        changes_module, "_read_stream", lambda *given: calls.append(given) or read_stream(*given)
-    )
-    table = pa.table({"id": list(range(64)), "name": ["x", None] * 32, "total": [0.5] * 64})
-    logs = log_of(*((SCHEMA, encode_changes(SCHEMA, table, np.arange(64) % 8)) for _ in range(50)))
-    assert [row["id"] for row in replayed(SCHEMA, logs, 0, 7)] == [
-        row for group in range(8) for row in range(group, 64, 8)
-    ]
-    assert len(calls) <= 4  # of the oldest and the later ones, each with text as text and as bytes
 
 
 @pytest.mark.parametrize(
