@@ -193,16 +193,7 @@ class CheckpointReader:
             raise NotFoundError(
                 f"job {self.job!r} has no completed checkpoint yet", kind=ErrorKind.NO_CHECKPOINT
             )
-        return verify_checkpoint(
-            self.store,
-            checkpoint.manifest,
-            checkpoint.entry.committed,
-            origin=checkpoint.entry.completed.origin,
-            abandoned=checkpoint.abandoned,
-            options=self.job_options.changelog,
-            threads=self._job.threads,
-            progress=progress,
-        )
+        return verify_checkpoint(self._job, checkpoint, progress)
 
     def newest_verified(self) -> tuple[Checkpoint | None, tuple[Verification, ...]]:
         """The newest checkpoint whose state is undamaged, and what is wrong with each newer one.
@@ -226,4 +217,4 @@ class CheckpointReader:
             raise_unless_damage(error)
             problem = Problem(name, f"cannot be read: {error.message}")
             return Verification(entry.checkpoint_id, (problem,), (), 1, 0)
-        return verify_state(self.store, checkpoint.manifest, threads=self._job.threads)
+        return verify_state(self._job, checkpoint.manifest)

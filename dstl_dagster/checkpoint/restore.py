@@ -146,7 +146,7 @@ def restore(
 def _require_undamaged(job: Job, checkpoint_id: int) -> None:
     manifest = job.checkpoint(job.timeline.tail(), checkpoint_id).manifest
     try:
-        require_undamaged(job.store, manifest, threads=job.threads)
+        require_undamaged(job, manifest)
     except FormatError:
         # Subsumed meanwhile: gone, not damaged.
         decisions.refuse_gone(job.checkpoint(job.timeline.tail(), checkpoint_id).entry)

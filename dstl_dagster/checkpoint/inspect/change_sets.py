@@ -22,13 +22,13 @@ from dstl_dagster.storage import ObjectStore
 
 @contextmanager
 def change_checks(
-    store: ObjectStore, manifest: Manifest, options: FsStateChangelogOptions | None, found: Findings
+    store: ObjectStore, manifest: Manifest, options: FsStateChangelogOptions, found: Findings
 ) -> Iterator[list[Callable[[], object]]]:
     """One check for each handle: its files, its change sets, and their content. In the block.
 
     Of a handle that is needed in part, all is checked: its files exist permanently or not at all.
     """
-    with ReadCache().with_disk(options or FsStateChangelogOptions()) as cache:
+    with ReadCache().with_disk(options) as cache:
         reader = ChangelogReader(store, cache=cache, threads=1)  # the checks themselves run concurrently
         files = FileChecks(store, found, cache)
         checks: list[Callable[[], object]] = []

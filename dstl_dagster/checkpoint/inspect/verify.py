@@ -27,6 +27,7 @@ from dstl_dagster.checkpoint.inspect.integrity import (
     is_as_expected,
     raise_unless_damage,
 )
+from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.concurrency import in_order
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError
 from dstl_dagster.format import JobNames, StreamStateHandle
@@ -36,8 +37,7 @@ from dstl_dagster.keyed import (
     load_list,
 )
 from dstl_dagster.recoverable import Copied, fingerprint_of, is_own, temporary_names
-from dstl_dagster.settings import FsStateChangelogOptions
-from dstl_dagster.storage import ObjectStore, Origin
+from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Committed
 
 _PROBLEMS_SHOWN = 5
@@ -71,27 +71,13 @@ class Verification:
         return cls(checkpoint_id, found.problems, found.notes, found.objects, found.bytes)
 
 
-def verify_checkpoint(
-    store: ObjectStore,
-    manifest: Manifest,
-    committed: Committed | None = None,
-    *,
-    origin: Origin | None = None,
-    abandoned: bool = False,
-    options: FsStateChangelogOptions | None = None,
-    threads: int = 4,
-    progress: Progress | None = None,
-) -> Verification:
-    """Check everything that the checkpoint of this manifest needs, changelog files also row by row.
+def verify_checkpoint(job: Job, checkpoint: Checkpoint, progress: Progress | None = None) -> Verification:
+    """Check everything that the checkpoint needs, changelog files also row by row.
+
+    Each check holds one change set at a time, and all of them together 64 MiB of small files; larger ones are
+    on disk. A cached file is fetched once.
 
     Args:
-        manifest: as loaded.
-        committed: its newest `committed` record; `None` if step 6 is not complete.
-        origin: where its record says that it was made; files are named by the bucket that they had there.
-        abandoned: a restore left it behind, and retracts its files.
-        options: where on this machine files are cached while they are checked, and how many bytes of them.
-        threads: objects checked concurrently. Each check holds one change set at a time, and all of them
-            together 64 MiB of small files; larger ones are on disk. A cached file is fetched once.
         progress: called with (checks done, checks in total) from the calling thread.
 
     Raises: UnavailableError if the store is down, FormatError (kind `newer_version`) if a later release wrote
@@ -102,37 +88,40 @@ def verify_checkpoint(
     )
 
     found = Findings()
-    origin = origin or Origin("", "", None)
-    files = origin.located(store)
+    store, manifest, completed = job.store, checkpoint.manifest, checkpoint.entry.completed
+    files = completed.origin.located(store)
     _check_lists(store, manifest, found)
     checks: list[Check] = []
-    if abandoned:
-        own = JobNames(manifest.job).manifest(manifest.checkpoint_id, manifest.attempt)
-        found.note(own, "is of a checkpoint that a restore left behind: read it, but do not restore to it")
+    if checkpoint.abandoned:
+        found.note(
+            completed.manifest,
+            "is of a checkpoint that a restore left behind: read it, but do not restore to it",
+        )
         checks += [partial(_check_retracted, files, file, found) for file in manifest.files]
     else:
-        copied = cache(partial(origin.is_copied, store))
+        copied = cache(partial(completed.origin.is_copied, store))
+        committed = checkpoint.entry.committed
         checks += [partial(_check_file, files, file, committed, copied, found) for file in manifest.files]
-    with change_checks(store, manifest, options, found) as of_changes:
-        _run([*of_changes, *checks], threads, progress)
+    with change_checks(store, manifest, job.job_options.changelog, found) as of_changes:
+        _run([*of_changes, *checks], job.threads, progress)
     return Verification.of(manifest.checkpoint_id, found)
 
 
-def verify_state(store: ObjectStore, manifest: Manifest, *, threads: int = 4) -> Verification:
+def verify_state(job: Job, manifest: Manifest) -> Verification:
     """Check what a restore needs: lists of runs, and the CRC-32C of each changelog file, read once each.
 
     Raises: UnavailableError, FormatError (kind `newer_version`).
     """
     found = Findings()
-    _check_lists(store, manifest, found)
-    checks = FileChecks(store, found)
-    _run([partial(checks.is_undamaged, stream) for stream in _files(manifest)], threads, None)
+    _check_lists(job.store, manifest, found)
+    checks = FileChecks(job.store, found)
+    _run([partial(checks.is_undamaged, stream) for stream in _files(manifest)], job.threads, None)
     return Verification.of(manifest.checkpoint_id, found)
 
 
-def require_undamaged(store: ObjectStore, manifest: Manifest, *, threads: int = 4) -> None:
+def require_undamaged(job: Job, manifest: Manifest) -> None:
     """Refuse to resume from damaged state. Raises: FormatError (kind `damaged`), UnavailableError."""
-    found = verify_state(store, manifest, threads=threads)
+    found = verify_state(job, manifest)
     if not found.ok:
         shown = "; ".join(str(problem) for problem in found.problems[:_PROBLEMS_SHOWN])
         raise FormatError(

@@ -31,7 +31,7 @@ from dstl_dagster.checkpoint.steps.garbage import (
 )
 from dstl_dagster.checkpoint.steps.references import References, needed_checkpoints, roots_of
 from dstl_dagster.concurrency import both, gather
-from dstl_dagster.format import COMPONENTS_PREFIX, JobNames
+from dstl_dagster.format import COMPONENTS_PREFIX
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import (
     Generation,
@@ -153,11 +153,11 @@ def collect_garbage(
     Raises: FormatError, NotFoundError if a manifest that decides is unreadable: then nothing more is deleted,
     since what that manifest needs is unknown.
     """
-    store, timeline = job.store, job.timeline
+    timeline = job.timeline
     timeline.seen()  # the names of its slots have its id
-    grace = GraceClock(store, timeline.names, job.options.reader_grace)
+    grace = GraceClock(job.store, timeline.names, job.options.reader_grace)
     views = _Foreseen(timeline, subsuming) if subsuming else timeline
-    run = _Run(store, views, job.names, grace, marks, references, job.threads)
+    run = _Run(job, views, grace, marks, references)
     tally = _Tally(dry_run)
     for home, page in run.pages(_places(job)):
         garbage = run.garbage(page)
@@ -194,25 +194,23 @@ class _Run:
 
     def __init__(
         self,
-        store: ObjectStore,
+        job: Job,
         timeline: Timeline | _Foreseen,
-        names: JobNames,
         grace: GraceClock,
         marks: Marks | None,
         references: References | None,
-        threads: int,
     ) -> None:
-        self.threads = store.capabilities.useful_threads(threads)
-        self._lookup_threads = store.capabilities.lookup_threads(threads)
+        self.threads = job.store.capabilities.useful_threads(job.threads)
+        self._lookup_threads = job.lookup_threads
         self._timeline = timeline
-        self._names = names
+        self._names = job.names
         self._grace = grace
         self._looked = False
-        self._references = references or References(store, threads=threads)
+        self._references = references or References(job.store, threads=job.threads)
         self._marks = marks
         self._mark = None if marks is None else marks.found
         self._began_at: TimelineView = timeline.seen()
-        self._began = server_time(store)
+        self._began = server_time(job.store)
         self._fates: AttemptFates | None = None
         self._roots: dict[int, str] = {}
 

@@ -20,7 +20,6 @@ from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, Not
 from dstl_dagster.format import COMPONENTS_PREFIX, JOBS_PREFIX, ChangelogStateHandle
 from dstl_dagster.keyed import AttemptReport, FileReport, OperatorReport
 from dstl_dagster.recoverable import Component, GSBlobIdentifier, GSCommitRecoverable, GSRecoverableWriter
-from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import ObjectStat, ObjectStore
 from dstl_dagster.timeline import Attempt
 
@@ -71,7 +70,7 @@ def checked_report(
     (also if two files have the same name).
     """
     store = job.store
-    report = dataclasses.replace(report, files=_file_reports(files, store, job.files, threads=job.threads))
+    report = dataclasses.replace(report, files=_file_reports(job, files))
     _refuse_foreign_changelog(report.operators, attempt, referenced)
     _refuse_nested_files(store, report.files)
     checks: list[Check] = [
@@ -83,19 +82,12 @@ def checked_report(
     return report
 
 
-def _file_reports(
-    files: Files, store: ObjectStore, options: GSFileSystemOptions, *, threads: int = 1
-) -> tuple[FileReport, ...]:
+def _file_reports(job: Job, files: Files) -> tuple[FileReport, ...]:
     """Reports, or bare recoverables whose components are looked up in the store, as reports.
 
     Raises: NotFoundError if a component is missing, InvalidInputError if two files have the same name.
     """
-    reports = tuple(
-        file
-        if isinstance(file, FileReport)
-        else _looked_up(file, store, options, store.capabilities.lookup_threads(threads))
-        for file in files
-    )
+    reports = tuple(file if isinstance(file, FileReport) else _looked_up(job, file) for file in files)
     names = Counter(report.recoverable.final_blob_identifier for report in reports)
     twice = next((name for name, count in names.items() if count > 1), None)
     if twice is not None:
@@ -105,12 +97,10 @@ def _file_reports(
     return reports
 
 
-def _looked_up(
-    recoverable: GSCommitRecoverable, store: ObjectStore, options: GSFileSystemOptions, threads: int
-) -> FileReport:
-    identifiers = list(recoverable.component_blob_ids(options))
-    looks = _component_lookups(store, [(each.bucket_name, each.object_name) for each in identifiers])
-    stats = gather(looks, threads, "dstl-lookup")
+def _looked_up(job: Job, recoverable: GSCommitRecoverable) -> FileReport:
+    identifiers = recoverable.component_blob_ids(job.files)
+    looks = _component_lookups(job.store, [(each.bucket_name, each.object_name) for each in identifiers])
+    stats = gather(looks, job.lookup_threads, "dstl-lookup")
     components = []
     for identifier, found in zip(identifiers, stats, strict=True):
         if found is None:

@@ -104,7 +104,7 @@ def test_a_list_that_is_damaged_or_gone_is_refused_by_every_reader(keyed):
     last = 12
     name = listed(keyed)
     for damage, said in ((lambda payload: payload[:-1], "says"), (None, "is gone")):
-        latest = fresh(keyed).latest().manifest
+        latest = fresh(keyed).latest()
         before = keyed.store.get(name)
         if damage is None:
             keyed.store.delete(name, precondition=ANY)
@@ -118,7 +118,7 @@ def test_a_list_that_is_damaged_or_gone_is_refused_by_every_reader(keyed):
             with pytest.raises(DstlError, match=f"run list {name}") as refused:
                 read(fresh(keyed))
             assert said in str(refused.value)
-        found = verify_checkpoint(keyed.store, latest)
+        found = verify_checkpoint(fresh(keyed)._job, latest)
         assert [(each.object_name, said in each.what) for each in found.problems] == [(name, True)]
         assert {each.checkpoint_id for each in fresh(keyed).audit().damage} >= {last}
         assert fresh(keyed).newest_verified()[0].checkpoint_id < last
