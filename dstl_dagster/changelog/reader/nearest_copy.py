@@ -68,7 +68,7 @@ class OpenedFile:
             source,
             footer_required=stored_bytes is not None,
             known=footer,
-            sought=self.wanted.sought,
+            wanted_keys=self.wanted.wanted_keys,
             slices=self.wanted.slices,
         )
         if isinstance(source, StoredFile):

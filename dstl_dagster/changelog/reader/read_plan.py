@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from dstl_dagster.format.changelog_file.change_set_parts import SoughtKeys
+from dstl_dagster.format.changelog_file.change_set_parts import WantedKeys
 from dstl_dagster.format.handles import ChangelogStateHandle, StreamStateHandle
 from dstl_dagster.format.key_group_ranges import KeyGroupRange
 
@@ -43,13 +43,13 @@ class HandleRead:
     Attributes:
         key_groups: with metadata, all that is needed of it, ascending; `None`: everything.
         views: changes may point into the bytes that were fetched.
-        sought: changes that cannot be of these keys may be left out; `None`: all are needed.
+        wanted_keys: changes that cannot be of these keys may be left out; `None`: all are needed.
     """
 
     handle: ChangelogStateHandle
     key_groups: tuple[KeyGroupRange, ...] | None = None
     views: bool = False
-    sought: SoughtKeys | None = None
+    wanted_keys: WantedKeys | None = None
 
 
 class SetUse(NamedTuple):
@@ -66,14 +66,14 @@ class FileRead:
     Attributes:
         sets: the change sets by their offsets, ascending, and the users of each.
         key_groups: that any of them needs; `None`: all.
-        sought: the keys that all of them look for; `None`: everything is needed.
+        wanted_keys: the keys that all of them look for; `None`: everything is needed.
         slices: of each key group, in all of them.
     """
 
     stream: StreamStateHandle
     sets: tuple[tuple[int, tuple[SetUse, ...]], ...]
     key_groups: tuple[KeyGroupRange, ...] | None
-    sought: SoughtKeys | None = None
+    wanted_keys: WantedKeys | None = None
     slices: int = 1
 
 
@@ -98,10 +98,10 @@ def files_of(reads: Sequence[HandleRead]) -> list[FileRead]:
     found = []
     for stream, sets in uses.items():
         by = [reads[use.read] for each in sets.values() for use in each]
-        alike = {(read.sought, read.handle.slices) for read in by}
-        sought, slices = alike.pop() if len(alike) == 1 else (None, 1)
+        alike = {(read.wanted_keys, read.handle.slices) for read in by}
+        wanted_keys, slices = alike.pop() if len(alike) == 1 else (None, 1)
         in_order = tuple((offset, tuple(sets[offset])) for offset in sorted(sets))
-        found.append(FileRead(stream, in_order, _key_groups(by), sought, slices))
+        found.append(FileRead(stream, in_order, _key_groups(by), wanted_keys, slices))
     return found
 
 

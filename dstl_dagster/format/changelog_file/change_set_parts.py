@@ -32,7 +32,7 @@ def slices_of(hashes: npt.NDArray[np.int32], count: int) -> npt.NDArray[np.uint6
 
 
 @dataclass(frozen=True, eq=False)
-class SoughtKeys:
+class WantedKeys:
     """The keys that a read looks for, in no order: the key group and the hash of each."""
 
     key_groups: npt.NDArray[np.int32]
@@ -87,17 +87,18 @@ def part_of(
     layout: ChangeSetLayout,
     frames: Frames,
     key_groups: Sequence[KeyGroupRange],
-    sought: SoughtKeys | None = None,
+    wanted_keys: WantedKeys | None = None,
     slices: int = 1,
 ) -> ChangeSetPart | None:
     """How to read these key groups alone; `None` where that is most of the change set.
 
-    `layout` and `frames` must be of one change set, which has some of `key_groups`, or metadata. `sought`: of
-    a key group with this number of `slices`, only those that can hold one of these keys; `None`: all.
+    `layout` and `frames` must be of one change set, which has some of `key_groups`, or metadata.
+    `wanted_keys`: of a key group with this number of `slices`, only the changes that can hold one of these
+    keys; `None`: all.
     """
     groups = is_within(layout.key_groups, key_groups) | (layout.key_groups == META_KEY_GROUP)
     every = np.repeat(groups, layout.counts)
-    wanted = every if sought is None else sought.changes_of(layout, groups, slices)
+    wanted = every if wanted_keys is None else wanted_keys.changes_of(layout, groups, slices)
     part = layout.restricted_to(wanted)
     starts = layout.places[1][wanted] - LENGTH_BYTES
     stops = starts + LENGTH_BYTES + part.lengths

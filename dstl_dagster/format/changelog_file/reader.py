@@ -31,7 +31,7 @@ from dstl_dagster.format.changelog_file.change_set_codec import (
 )
 from dstl_dagster.format.changelog_file.change_set_parts import (
     ChangeSetPart,
-    SoughtKeys,
+    WantedKeys,
     has_any,
     part_of,
 )
@@ -109,18 +109,18 @@ class ChangelogFileReader:
         *,
         footer_required: bool = False,
         known: ReadFooter | None = None,
-        sought: SoughtKeys | None = None,
+        wanted_keys: WantedKeys | None = None,
         slices: int = 1,
     ) -> None:
         """Begin to read a file.
 
         Args:
             known: of the same file; what is missing in it is read, and put there.
-            sought: of change sets with this number of `slices`, others than those of these keys may be left
-                out; `None`: none is.
+            wanted_keys: of change sets with this number of `slices`, changes of other keys may be left out;
+                `None`: none are.
         """
         self._ranges = ranges
-        self._sought = sought
+        self._wanted_keys = wanted_keys
         self._slices = slices
         self._footer_required = footer_required
         self._known = known or ReadFooter()
@@ -306,7 +306,7 @@ class ChangelogFileReader:
         if layout is None or key_groups is None or frames is None:
             return None
         layout.check(entry.size)
-        return part_of(layout, frames, key_groups, self._sought, self._slices)
+        return part_of(layout, frames, key_groups, self._wanted_keys, self._slices)
 
     def _frames_of(self, entry: ChangeSetEntry) -> Frames | None:
         if self._known.frames is None:

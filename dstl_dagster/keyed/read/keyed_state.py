@@ -24,7 +24,7 @@ from dstl_dagster.changelog import ChangelogReader, HandleRead, ReadCache
 from dstl_dagster.concurrency import passes_ahead, read_ahead
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl, ranges_of_tasks
-from dstl_dagster.format.changelog_file.change_set_parts import SoughtKeys
+from dstl_dagster.format.changelog_file.change_set_parts import WantedKeys
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.documents.reports import OperatorReport
 from dstl_dagster.keyed.documents.runs import within
@@ -64,8 +64,8 @@ def replayed_logs(
     Opens a file once, and holds a handle that several logs have once. `keys`: only their rows; `None`: all.
     `schema`: must be able to hold rows of every schema in the logs.
     """
-    sought = None if keys is None else keys.sought
-    wanted = [_reads_of(log.handles, log.key_groups, sought) for log in logs]
+    wanted_keys = None if keys is None else keys.wanted_keys
+    wanted = [_reads_of(log.handles, log.key_groups, wanted_keys) for log in logs]
     reads = list(dict.fromkeys(itertools.chain(*wanted)))
     batches = dict(zip(reads, reader.read_all(reads), strict=True))
     replays = []
@@ -78,21 +78,23 @@ def replayed_logs(
 
 
 def _reads_of(
-    handles: Iterable[ChangelogStateHandle], key_groups: Sequence[KeyGroupRange], sought: SoughtKeys | None
+    handles: Iterable[ChangelogStateHandle],
+    key_groups: Sequence[KeyGroupRange],
+    wanted_keys: WantedKeys | None,
 ) -> list[HandleRead]:
     """The needed parts of each handle for these key groups; nothing of those that do not meet them."""
-    return [read for handle in handles if (read := _read_of(handle, key_groups, sought)) is not None]
+    return [read for handle in handles if (read := _read_of(handle, key_groups, wanted_keys)) is not None]
 
 
 def _read_of(
-    handle: ChangelogStateHandle, key_groups: Sequence[KeyGroupRange], sought: SoughtKeys | None
+    handle: ChangelogStateHandle, key_groups: Sequence[KeyGroupRange], wanted_keys: WantedKeys | None
 ) -> HandleRead | None:
     """The needed part of the handle for these; `None` if nothing is."""
     own = handle.key_group_range
     if not any(_meets(each, key_groups) for each in handle.held or (own,)):
         return None
     shared = tuple(both for each in key_groups if (both := own.intersection(each)).number_of_key_groups)
-    return HandleRead(handle, shared, views=True, sought=sought) if shared else None
+    return HandleRead(handle, shared, views=True, wanted_keys=wanted_keys) if shared else None
 
 
 def _meets(one: KeyGroupRange, others: Sequence[KeyGroupRange]) -> bool:

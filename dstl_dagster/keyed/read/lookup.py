@@ -25,7 +25,7 @@ import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange, merged_ranges
-from dstl_dagster.format.changelog_file.change_set_parts import SoughtKeys
+from dstl_dagster.format.changelog_file.change_set_parts import WantedKeys
 from dstl_dagster.state import (
     StateSchema,
     group_of_hashes,
@@ -47,12 +47,12 @@ class KeysToFind:
     """Keys as of `keys_table`, and where their rows are."""
 
     rows: pa.Table
-    sought: SoughtKeys
+    wanted_keys: WantedKeys
 
     @classmethod
     def of(cls, rows: pa.Table, schema: StateSchema) -> KeysToFind:
         hashes = key_hashes(rows, schema)
-        return cls(rows, SoughtKeys(group_of_hashes(hashes, rows, schema), hashes))
+        return cls(rows, WantedKeys(group_of_hashes(hashes, rows, schema), hashes))
 
     def without(self, found: Sequence[pa.Table]) -> KeysToFind:
         """Those whose key is in none of these rows."""
@@ -61,12 +61,12 @@ class KeysToFind:
             return self
         keys = pa.concat_tables([rows.select(names) for rows in found])
         left = ~occurring(self.rows, keys, names).to_numpy(zero_copy_only=False)
-        sought = SoughtKeys(self.sought.key_groups[left], self.sought.hashes[left])
-        return KeysToFind(self.rows.filter(pa.array(left)), sought)
+        wanted_keys = WantedKeys(self.wanted_keys.key_groups[left], self.wanted_keys.hashes[left])
+        return KeysToFind(self.rows.filter(pa.array(left)), wanted_keys)
 
     def touched_ranges(self) -> tuple[KeyGroupRange, ...]:
         """Their key groups, ascending, neighbours joined; no other is read for them."""
-        return merged_ranges(np.unique(self.sought.key_groups).tolist())
+        return merged_ranges(np.unique(self.wanted_keys.key_groups).tolist())
 
 
 def keys_table(schema: StateSchema, keys: Keys) -> pa.Table:
