@@ -44,8 +44,8 @@ def check_command(
     from dstl_dagster.settings import GSFileSystemOptions, parse_duration
     from dstl_dagster.storage import Severity, check_store, open_store
 
-    given = checkpoint_retention
-    retention = None if given is None else parse_duration("--checkpoint-retention", given)
+    text = checkpoint_retention
+    retention = None if text is None else parse_duration("--checkpoint-retention", text)
     limit = parse_duration("--timeout", timeout)
     attempt_milliseconds = max(1, round(limit.total_seconds() * 500))
     impatient = GSFileSystemOptions(

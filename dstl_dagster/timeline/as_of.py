@@ -107,9 +107,9 @@ class AsOf:
         return cls(_Kind.NAME, text, _time=_instant(text) if _DATE_AND_TIME.fullmatch(text) else None)
 
     @classmethod
-    def _of_id(cls, checkpoint_id: int, given: object) -> AsOf:
+    def _of_id(cls, checkpoint_id: int, wanted: object) -> AsOf:
         if checkpoint_id < 1:
-            raise InvalidInputError(f"checkpoint ids are numbers from 1 on, not {given!r}")
+            raise InvalidInputError(f"checkpoint ids are numbers from 1 on, not {wanted!r}")
         return cls(_Kind.CHECKPOINT, str(checkpoint_id), checkpoint_id)
 
     @classmethod

@@ -76,7 +76,7 @@ class DiskCache:
         self._max_bytes = max_bytes
         self._max_files = max_files or _most_files()
         self._clock = clock or SystemClock()
-        self._given_timer = timer
+        self._own_timer = timer
         self._closed = False
         self._begin()
         after_fork(self._begin_in_child)
@@ -87,7 +87,7 @@ class DiskCache:
         self._begin()
 
     def _begin(self) -> None:
-        self._timer = self._given_timer or ThreadTimer("dstl-changelog-cache-cleanup")
+        self._timer = self._own_timer or ThreadTimer("dstl-changelog-cache-cleanup")
         self._lock = threading.Lock()
         self._files: dict[Hashable, _Cached] = {}
         self._reserved_bytes = self._reserved_files = 0

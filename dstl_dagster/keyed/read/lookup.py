@@ -136,9 +136,9 @@ def _as_one(filters: Sequence[Any]) -> pc.Expression:
     return reduce(or_, [reduce(and_, map(_as_condition, each)) for each in _alternatives(filters)])
 
 
-def _as_condition(given: Any) -> pc.Expression:
+def _as_condition(condition: Any) -> pc.Expression:
     """Of one tuple. Null is equal to null, as it is for `in`."""
-    column, operation, value = given
+    column, operation, value = condition
     if value is None and operation in ("=", "=="):
         return pc.field(column).is_null()
     if value is None and operation == "!=":
@@ -147,7 +147,7 @@ def _as_condition(given: Any) -> pc.Expression:
         # Of values without a type, Arrow makes nothing that fits a column of text.
         found = pc.field(column).is_null() if len(value) else pc.scalar(False)
         return found if operation == "in" else ~found
-    return pq.filters_to_expression([given])
+    return pq.filters_to_expression([condition])
 
 
 def _alternatives(filters: Sequence[Any]) -> Sequence[Any]:

@@ -84,8 +84,8 @@ class StateScan:
         known = at.schema.columns.names
         names = known if columns is None else parse_names("columns", columns)
         raw = parse_names("as_bytes", as_bytes)
-        for key, given in (("columns", names), ("as_bytes", raw)):
-            for name in given:
+        for key, listed in (("columns", names), ("as_bytes", raw)):
+            for name in listed:
                 if name not in known:
                     raise InvalidInputError(
                         f"{key} names {name!r}, but operator {at.operator!r} has {', '.join(known)}"

@@ -56,7 +56,7 @@ class GCSTransport:
         self.client = client
         self.bucket = client.bucket(bucket_name)
         self.options = options or GSFileSystemOptions()
-        self.given_retries = retries
+        self.own_retries = retries
         self.retries = retries or Retries(
             RetryPolicy.of_requests(self.options), limiter=shared_rate_limiter(client, bucket_name)
         )
@@ -71,9 +71,7 @@ class GCSTransport:
 
     def to(self, bucket_name: str, *meters: CostMeter) -> GCSTransport:
         """The way to a bucket for the same caller: its options, retries and meters, and these meters."""
-        return GCSTransport(
-            self.client, bucket_name, self.options, self.given_retries, (*self.meters, *meters)
-        )
+        return GCSTransport(self.client, bucket_name, self.options, self.own_retries, (*self.meters, *meters))
 
     def once(self, attempt: RetryAttempt) -> dict[str, Any]:
         """The arguments of a method of the client: the attempt's time-outs, and no retries of its own.

@@ -44,10 +44,10 @@ class StreamsConformance(ConformanceFixtures):
         """Writes that carry the checksum so far, all of them or some, produce the same object."""
         pieces = [b"a" * 300_000, b"b" * 300_000, b"c"]
         whole = b"".join(pieces)
-        for name, given in (("all", (True, True, True)), ("some", (False, True, False))):
+        for name, checksums in (("all", (True, True, True)), ("some", (False, True, False))):
             upload = store.open_write(name, precondition=ABSENT, chunk_size=256 * 1024)
             written = b""
-            for piece, with_checksum in zip(pieces, given, strict=True):
+            for piece, with_checksum in zip(pieces, checksums, strict=True):
                 written += piece
                 if with_checksum:
                     assert upload.write(piece, crc32c_of(written)) == len(piece)

@@ -258,9 +258,9 @@ class Handler(BaseHTTPRequestHandler):
         if "upload_id" in query:
             return self._route_session(query["upload_id"], body)
         model, asked = self.state.model, conditions(query)
-        given = hashes(self.headers.get("X-Goog-Hash"))
+        declared = hashes(self.headers.get("X-Goog-Hash"))
         if kind == "media":
-            resource: dict[str, Any] = {"contentType": self.headers.get("Content-Type"), **given}
+            resource: dict[str, Any] = {"contentType": self.headers.get("Content-Type"), **declared}
             payload = body
         elif kind == "multipart":
             resource, payload = multipart(self.headers.get("Content-Type", ""), body)
@@ -295,10 +295,10 @@ class Handler(BaseHTTPRequestHandler):
         span = parse_content_range(self.headers.get("Content-Range"), len(body))
         ends = span.last is not None and span.last + 1 == span.total
         method = "upload.status" if span.first is None else "upload.finish" if ends else "upload.chunk"
-        given = hashes(self.headers.get("X-Goog-Hash"))
+        declared = hashes(self.headers.get("X-Goog-Hash"))
 
         def receive() -> Answer:
-            made = sessions.receive(session, span, body, given)
+            made = sessions.receive(session, span, body, declared)
             if made is not None:
                 return object_answer(made)
             received = len(session.received)

@@ -94,8 +94,8 @@ def rewrite(
         if wanted is not None and wanted != live.generation:
             raise ApiError(412, "conditionNotMet", "The source is of another generation.")
         # Without a resource the copy takes the source's metadata; with one, only what the resource has.
-        given = resource or {"metadata": dict(live.metadata), "contentType": live.content_type}
-        made = model.insert(*target, live.payload, given, conditions(query))
+        described = resource or {"metadata": dict(live.metadata), "contentType": live.content_type}
+        made = model.insert(*target, live.payload, described, conditions(query))
     size = str(len(made.payload))
     return Answer(
         200,
