@@ -46,7 +46,7 @@ Signed: TypeAlias = Annotated[int, "may be negative"]
 """The type of a stored whole number that may be below 0."""
 
 NOT_STORED: Final[Mapping[str, Any]] = types.MappingProxyType({"stored": False})
-"""The `metadata` of a field that stays in the process: it needs a default."""
+"""The `metadata` of a field that its class stores otherwise, or not at all."""
 
 
 class Stored:
@@ -90,9 +90,9 @@ class _Form(NamedTuple):
 
 def whole_number(plain: Any) -> int:
     """A stored number of 0 or more. Raises: ValueError."""
-    if _signed(plain) < 0:
+    if isinstance(plain, bool) or not isinstance(plain, int) or plain < 0:
         raise ValueError(f"{plain!r} is not a whole number of 0 or more")
-    return int(plain)
+    return plain
 
 
 def _signed(plain: Any) -> int:
@@ -187,7 +187,7 @@ def _write(forms: Mapping[str, _Form], value: Any) -> dict[str, Any]:
 
 
 def _read(kind: Any, forms: Mapping[str, _Form], plain: Any, **others: Any) -> Any:
-    if _object(plain).keys() != forms.keys():
-        missing, unknown = sorted(forms.keys() - plain.keys()), sorted(plain.keys() - forms.keys())
-        raise ValueError(f"missing fields {missing}, unknown fields {unknown}")
-    return kind(**others, **{name: form.read(plain[name]) for name, form in forms.items()})
+    values = {name: form.read(plain[name]) for name, form in forms.items()}
+    if len(plain) > len(values):
+        raise ValueError(f"unknown fields {sorted(plain.keys() - forms.keys())}")
+    return kind(**others, **values)

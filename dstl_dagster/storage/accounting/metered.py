@@ -45,14 +45,11 @@ class _MeteredStore(WrapperStore):
         super().__init__(inner)
         self._meter = meter
 
-    def _counted(
-        self, operation: Operation, call: Callable[[], _T], *, number: int = 1, bytes_up: int = 0
-    ) -> _T:
-        return _counted(self._meter, operation, call, number=number, bytes_up=bytes_up)
-
     def put(self, name: str, payload: Buffer, **options: Any) -> ObjectStat:
         up = memoryview(payload).nbytes
-        return self._counted(Operation.INSERT, lambda: self._inner.put(name, payload, **options), bytes_up=up)
+        return _counted(
+            self._meter, Operation.INSERT, lambda: self._inner.put(name, payload, **options), bytes_up=up
+        )
 
     def open_write(self, name: str, **options: Any) -> ObjectWriter:
         return _MeteredWriter(self._inner.open_write(name, **options), self._meter)
@@ -76,7 +73,7 @@ class _MeteredStore(WrapperStore):
         return _MeteredRanges(super().open_ranges(name, **options), self._meter)
 
     def open_read(self, name: str, **options: Any) -> ObjectReader:
-        inner = self._counted(Operation.READ, lambda: self._inner.open_read(name, **options))
+        inner = _counted(self._meter, Operation.READ, lambda: self._inner.open_read(name, **options))
         return _MeteredReader(inner, self._meter)
 
     def list(self, prefix: str = "", **options: Any) -> Iterator[ObjectStat]:
@@ -89,21 +86,23 @@ class _MeteredStore(WrapperStore):
 
     def list_first(self, prefix: str, count: int, **options: Any) -> Sequence[ObjectStat]:
         forward = super().list_first
-        return self._counted(Operation.LIST, lambda: forward(prefix, count, **options))
+        return _counted(self._meter, Operation.LIST, lambda: forward(prefix, count, **options))
 
     def compose(self, sources: Sequence[Source], target: str, **options: Any) -> ObjectStat:
-        return self._counted(Operation.COMPOSE, lambda: self._inner.compose(sources, target, **options))
+        return _counted(
+            self._meter, Operation.COMPOSE, lambda: self._inner.compose(sources, target, **options)
+        )
 
     def copy(self, source: Source, target: str, **options: Any) -> ObjectStat:
         forward = super().copy
-        return self._counted(Operation.REWRITE, lambda: forward(source, target, **options))
+        return _counted(self._meter, Operation.REWRITE, lambda: forward(source, target, **options))
 
     def delete(self, name: str, **options: Any) -> bool:
-        return self._counted(Operation.DELETE, lambda: self._inner.delete(name, **options))
+        return _counted(self._meter, Operation.DELETE, lambda: self._inner.delete(name, **options))
 
     def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
         forward = super().delete_all
-        return self._counted(Operation.DELETE, lambda: forward(objects), number=len(objects))
+        return _counted(self._meter, Operation.DELETE, lambda: forward(objects), number=len(objects))
 
 
 class _MeteredWriter(WrapperWriter):
