@@ -75,6 +75,17 @@ def is_held(view: TimelineView, definition: dg.PartitionsDefinition[Any] | None,
     return any(_is_of(batch, window) and view.applied_in(batch) is not None for batch in known)
 
 
+def held_by(view: TimelineView, key: str, source: str) -> bool | None:
+    """The same of one source's batches, of those that the view has; `None`: it has none of this name."""
+    ids = [
+        each
+        for batch, found in view.keys.items()
+        if batch.key == key and batch.source.rpartition("@")[0] == source
+        for each in found
+    ]
+    return not all(map(view.is_abandoned, ids)) if ids else None
+
+
 def _is_of(batch: BatchKey, window: dg.TimeWindow | None) -> bool:
     """A batch of time that another definition had may have the same name."""
     return "/" not in batch.window or batch.window == interval(window)

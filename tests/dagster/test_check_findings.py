@@ -344,7 +344,7 @@ def test_a_day_that_another_definition_had_is_no_week_that_is_held(
     """Partitions were defined anew: Dagster shows as materialized what has the name of an older one."""
     assets, days = JobAssets("orders"), dg.DailyPartitionsDefinition("2024-01-01")
     keys = {
-        BatchKey(day, "asset:state", interval(days.time_window_for_partition_key(day))): (number,)
+        BatchKey(day, "asset:orders/state@0", interval(days.time_window_for_partition_key(day))): (number,)
         for number, day in enumerate(("2024-01-07", "2024-01-08"), 1)
     }
     view = TimelineView(slot=3, keys=keys)

@@ -25,6 +25,8 @@ from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.keyed import write_rows
 from dstl_dagster.orchestration.partition_order import next_partition, require_next_partition
 from dstl_dagster.orchestration.partitions import window_key
+from dstl_dagster.orchestration.report.findings import partitions_finding
+from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import open_store
 
@@ -174,7 +176,16 @@ def test_what_a_restore_undid_is_shown_by_each_asset(shop: Shop) -> None:
     for day in ("2024-01-01", "2024-01-02"):
         for key in keys:
             assert shop.run(states, [key.to_user_string()], partition_key=day) == ""
-    CheckpointCoordinator("pair", open_store(shop.uri)).restore(2)
+    coordinator = CheckpointCoordinator("pair", open_store(shop.uri))
+    page = Page(
+        dstl.JobAssets("pair").found_in(each.get_asset_spec() for each in states), shop.instance, DAYS
+    )
+    coordinator.restore(3)
+    found = partitions_finding(page, coordinator.timeline.tail())
+    assert found.text.startswith(
+        "2024-01-02 is in no checkpoint, as after a restore, but shown as materialized"
+    )
+    coordinator.restore(2)
     sensor = dstl.build_checkpoint_sensor("pair", partitions_def=DAYS, changelog=shop.changelog)
     defs = dg.Definitions(assets=states, sensors=[sensor], resources={"changelog": shop.changelog})
     with dg.build_sensor_context(instance=shop.instance, definitions=defs) as context:

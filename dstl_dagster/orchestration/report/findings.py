@@ -19,8 +19,9 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 
 from dstl_dagster.clock import Clock
 from dstl_dagster.format import counted, measure, readable_duration
+from dstl_dagster.orchestration.code_location import asset_source
 from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.partitions import has_partition, is_held
+from dstl_dagster.orchestration.partitions import has_partition, held_by, is_held
 from dstl_dagster.orchestration.report.links import first_names, how_to_resolve
 from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.timeline import BlockedFile, TimelineView
@@ -221,28 +222,43 @@ def _days(page: Page, view: TimelineView, thorough: bool) -> tuple[list[str], li
     instance, definition = page.instance, page.files
     if definition is None:
         return [], [], []
-    of_state: dict[str, dg.AssetPartitionStatus] = {}
-    for state in page.assets.state_keys:
-        of_state |= _statuses(page, state, definition)
-    of_files = _statuses(page, page.assets.files_key, definition)
-    undone = [
-        key
-        for key in _to_look_up({*of_state, *of_files}, page, view, thorough)
-        if not is_held(view, definition, key)
-    ]
-    shown = {key: {of_state.get(key), of_files.get(key)} for key in undone}
-    green = [key for key, each in shown.items() if dg.AssetPartitionStatus.MATERIALIZED in each]
-    red = [key for key, each in shown.items() if each <= {dg.AssetPartitionStatus.FAILED, None}]
-    # The state of a job outside of Dagster has no partitions.
-    held = [key for key in _names(view) if of_state.get(key) in _NOT_SHOWN] if of_state else []
+    states = {key: _statuses(page, key, definition) for key in page.assets.state_keys}
+    shown = {**states, page.assets.files_key: _statuses(page, page.assets.files_key, definition)}
+    ever = {key for each in shown.values() for key in each}
+    undone: dict[str, set[dg.AssetPartitionStatus | None]] = {}
+    for key in _to_look_up(ever, page, view, thorough):
+        held = is_held(view, definition, key)
+        for asset, statuses in shown.items():
+            if not held or held_by(view, key, asset_source(asset)) is False:
+                undone.setdefault(key, set()).add(statuses.get(key))
+    green = [key for key, each in undone.items() if dg.AssetPartitionStatus.MATERIALIZED in each]
+    red = [key for key, each in undone.items() if each | {None} == {*_NOT_SHOWN}]
     unseen = [
         key
-        for key in held
-        if has_partition(definition, key, instance)
+        for key in _names(view)
+        if any(_is_unseen(view, key, *each, alone=len(states) == 1) for each in states.items())
+        and has_partition(definition, key, instance)
         and is_held(view, definition, key)
         and not _is_at_work(instance, key)
     ]
     return sorted(green), sorted(red), sorted(unseen)
+
+
+def _is_unseen(
+    view: TimelineView,
+    key: str,
+    asset: dg.AssetKey,
+    statuses: Mapping[str, dg.AssetPartitionStatus],
+    *,
+    alone: bool,
+) -> bool:
+    """Whether the asset does not show a partition that it made; or, where it is `alone`, that the job holds.
+    The state of a job outside of Dagster has no partitions.
+    """
+    if not statuses or statuses.get(key) not in _NOT_SHOWN:
+        return False
+    own = held_by(view, key, asset_source(asset))
+    return alone if own is None else own
 
 
 def _statuses(
