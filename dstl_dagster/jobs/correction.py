@@ -83,7 +83,7 @@ def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str |
     keys = [*dict.fromkeys(key for each in later for key in each.batches)]
     if restore_to is None:
         keys = _missing(coordinator, keys)
-    batches = tuple(dict.fromkeys(key.key for key in keys))
+    batches = tuple(_in_order(keys))
     if until is not None:
         if until not in batches:
             raise InvalidInputError(
@@ -132,6 +132,27 @@ def correct(
                 )
         if progress is not None:
             progress(done, len(plan.batches), batch)
+
+
+def _in_order(keys: Iterable[BatchKey]) -> Iterator[str]:
+    """Their names as they ran first, but each after those that one of its sources had before it: another
+    source may have been far ahead. Where sources have them in contrary orders, as they ran first.
+    """
+    left: dict[str, dict[str, None]] = {}
+    ran: dict[str, int] = {}
+    for key in keys:
+        left.setdefault(key.source, {})[key.key] = None
+        ran.setdefault(key.key, len(ran))
+    while heads := {next(iter(names)) for names in left.values() if names}:
+        ready = {
+            name
+            for name in heads
+            if all(name not in names or name == next(iter(names)) for names in left.values())
+        }
+        first = min(ready or heads, key=ran.__getitem__)
+        yield first
+        for names in left.values():
+            names.pop(first, None)
 
 
 def _missing(coordinator: CheckpointCoordinator, keys: Iterable[BatchKey]) -> list[BatchKey]:

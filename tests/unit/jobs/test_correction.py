@@ -110,6 +110,16 @@ def test_a_day_of_two_sources_is_corrected_in_both(keyed_on):
     assert [each.source.partition("@")[0] for each in plan.keys] == ["orders", "returns"]
 
 
+def test_a_source_that_is_behind_another_one_runs_in_its_order(keyed_on):
+    """It had its first day after the other one had all: its second is not before it."""
+    keyed = keyed_on(MemoryObjectStore())
+    for source in ("orders", "returns"):
+        for day in DAYS[:3]:
+            keyed.complete(keyed.coordinator.trigger(idempotency_key=BatchKey(day, source)))
+    plan = plan_correction(keyed.coordinator, DAYS[1])
+    assert (plan.restore_to, plan.batches) == (1, (DAYS[0], DAYS[1], DAYS[2]))
+
+
 def test_a_source_that_began_with_the_day_begins_again(keyed_on):
     """Under another id, as it stands on another checkpoint; the correction may be interrupted."""
     keyed, ran = keyed_on(MemoryObjectStore()), []
