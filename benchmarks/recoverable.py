@@ -33,7 +33,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from dstl_dagster.recoverable import GSCommitRecoverable, GSRecoverableWriter
-from dstl_dagster.recoverable.compose import plan_compose, waves
+from dstl_dagster.recoverable.compose_plan import plan_compose, waves
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage import GCSObjectStore
 from dstl_dagster.storage.base import ObjectStore

@@ -7,7 +7,7 @@ from dstl_dagster.recoverable.commit import (
     delete_copied as delete_copied,
 )
 from dstl_dagster.recoverable.committer import GSRecoverableWriterCommitter as GSRecoverableWriterCommitter
-from dstl_dagster.recoverable.compose import (
+from dstl_dagster.recoverable.compose_plan import (
     recoverable_hash as recoverable_hash,
     temporary_names as temporary_names,
 )

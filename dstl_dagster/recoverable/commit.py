@@ -1,7 +1,7 @@
 """From components to the final object: the procedure behind every commit.
 
-Owns the order of requests, what each answer means, and the outcome. Does not own the tree (`compose`), the
-proof of ownership (`fingerprint`), or what a checkpoint does with the outcome.
+Owns the order of requests, what each answer means, and the outcome. Does not own the tree (`compose_plan`),
+the proof of ownership (`fingerprint`), or what a checkpoint does with the outcome.
 
 Any number of callers may run the same commit at the same time, be killed at any request, and run it again:
 
@@ -35,7 +35,7 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.concurrency import both, gather
 from dstl_dagster.errors import ConflictError, NotFoundError, UnavailableError
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, combine_all
-from dstl_dagster.recoverable.compose import (
+from dstl_dagster.recoverable.compose_plan import (
     Node,
     TemporaryNames,
     leaves,

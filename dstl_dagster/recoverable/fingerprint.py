@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dstl_dagster.format.crc32c import combine_all, to_base64
-from dstl_dagster.recoverable.compose import Node, recoverable_hash
+from dstl_dagster.recoverable.compose_plan import Node, recoverable_hash
 from dstl_dagster.recoverable.recoverables import Component, GSCommitRecoverable
 from dstl_dagster.storage import ObjectStat
 

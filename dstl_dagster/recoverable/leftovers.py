@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.recoverable.commit import Pin, delete_exactly
-from dstl_dagster.recoverable.compose import temporary_names
+from dstl_dagster.recoverable.compose_plan import temporary_names
 from dstl_dagster.recoverable.recoverables import (
     TEMPORARY_OBJECT_PREFIX,
     GSBlobIdentifier,

@@ -1,8 +1,8 @@
 """The rules: which record may come next. Pure functions from a view of the timeline to a record.
 
-Owns every rule about an owner's steps but those that stop a zombie (`fencing`), and the words of a refusal.
-Does not own the race for the slot (`Timeline.decide`), which calls a rule again from the new tail whenever a
-rival wins the slot. Each function
+Owns every rule about an owner's steps, but for those that stop a zombie (`fencing`) and those of which
+checkpoints stay (`retention`), and the words of a refusal. Does not own the race for the slot
+(`Timeline.decide`), which calls a rule again from the new tail whenever a rival wins the slot. Each function
 returns the record to append, or `None` if the decision has already been made (so that every step may run any
 number of times), or raises.
 """
@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from datetime import datetime
-from itertools import pairwise
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
 from dstl_dagster.timeline import fencing
@@ -26,12 +24,9 @@ from dstl_dagster.timeline.records import (
     Fenced,
     FinalFile,
     Opened,
-    Released,
     Resolution,
     Resolved,
     Restored,
-    Savepoint,
-    Subsumed,
 )
 from dstl_dagster.timeline.view import CheckpointEntry, Ending, TimelineView
 
@@ -278,74 +273,6 @@ def to_resolve(view: TimelineView, checkpoint_id: int, name: str, resolution: Re
         resolution=resolution,
         foreign_generation=found.foreign_generation,
     )
-
-
-# ---- which checkpoints stay: savepoints, their end, and those that clean-up may subsume ----
-
-
-def to_savepoint(
-    view: TimelineView, checkpoint_id: int, name: str, until: datetime | None = None
-) -> Savepoint | None:
-    """Keep a checkpoint under a name, until then; `None` if that name already keeps it so long.
-
-    An abandoned checkpoint may be retained too: it can be read and exported, but not restored to.
-
-    Raises: NotFoundError (kind `checkpoint_gone`, `no_checkpoint`), ConflictError.
-    """
-    kept = view.savepoints.get(name)
-    if kept == checkpoint_id and view.savepoint_ends.get(name) == until:
-        return None
-    if kept not in (None, checkpoint_id):
-        raise ConflictError(
-            f"savepoint {name!r} already retains checkpoint {kept}: release it first, or use another name"
-        )
-    refuse_gone(entry_of(view, checkpoint_id))
-    return Savepoint(checkpoint_id=checkpoint_id, name=name, until=until)
-
-
-def to_release(view: TimelineView, name: str) -> Released | None:
-    """Release a savepoint; `None` if no savepoint has the name."""
-    kept = view.savepoints.get(name)
-    return None if kept is None else Released(checkpoint_id=kept, name=name)
-
-
-def ended_savepoints(view: TimelineView, now: datetime) -> list[str]:
-    """The savepoints that step 7 releases, ascending."""
-    return sorted(name for name, until in view.savepoint_ends.items() if until <= now)
-
-
-def to_release_ended(view: TimelineView, now: datetime) -> Released | None:
-    """Release the first savepoint whose time is over; `None` if there is none."""
-    ended = ended_savepoints(view, now)
-    return to_release(view, ended[0]) if ended else None
-
-
-def to_subsume(view: TimelineView, num_retained: int, before: datetime | None = None) -> Subsumed | None:
-    """Step 7: subsume the checkpoints beyond the last `num_retained`; `None` if there are none.
-
-    With `before` only those in whose place another one was by then, so that what remains says where the job
-    stood at any time since.
-
-    Never one that is not committed, has a blocked file, is the last one or seen by readers, or held by a
-    savepoint. Abandoned ones are subsumed as soon as their files are retracted.
-    """
-    saved = {*view.savepoints.values(), view.shown_id}
-    if view.open_attempt is not None and view.open_attempt.base:
-        saved.add(view.open_attempt.base)
-    retained = view.retained
-    beyond = [
-        entry
-        for entry, following in pairwise(retained[: 1 - num_retained if num_retained > 1 else None])
-        if (before is None or following.completed.recorded_at <= before)
-        and entry.committed is not None
-        and not entry.committed.blocked
-        and not entry.unfinished_resolutions
-    ]
-    abandoned = (
-        [] if view.retractions else [entry for entry in view.kept if view.is_abandoned(entry.checkpoint_id)]
-    )
-    subsumable = sorted({entry.checkpoint_id for entry in (*beyond, *abandoned)} - saved)
-    return Subsumed(checkpoint_ids=tuple(subsumable)) if subsumable else None
 
 
 # ---- resuming from an earlier checkpoint, or anew ----

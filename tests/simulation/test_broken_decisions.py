@@ -31,6 +31,7 @@ from dstl_dagster.timeline import (
     TimelineView,
     decisions,
     fencing,
+    retention,
 )
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.snapshot import view_to_plain
@@ -162,7 +163,7 @@ def batch_is_applied_again(monkeypatch):
 
 @caught_by("blocked-keep", "checkpoint 2 of job 'sim' was deleted")
 def blocked_checkpoint_is_subsumed(monkeypatch):
-    original = decisions.to_subsume
+    original = retention.to_subsume
 
     def to_subsume(view: TimelineView, keep: int, _: Any = None) -> Any:
         unblocked = {
@@ -177,7 +178,7 @@ def blocked_checkpoint_is_subsumed(monkeypatch):
         }
         return original(dataclasses.replace(view, checkpoints=unblocked), keep)
 
-    monkeypatch.setattr(decisions, "to_subsume", to_subsume)
+    monkeypatch.setattr(retention, "to_subsume", to_subsume)
 
 
 @caught_by("blocked-replace", "was deleted without a resolution")
@@ -246,9 +247,9 @@ def restore_goes_to_an_abandoned_branch(monkeypatch):
 
 @caught_by("restore-twice", "is not retracted yet")
 def abandoned_is_subsumed_before_it_is_retracted(monkeypatch):
-    original = decisions.to_subsume
+    original = retention.to_subsume
     monkeypatch.setattr(
-        decisions,
+        retention,
         "to_subsume",
         lambda view, keep, _=None: original(dataclasses.replace(view, retractions=()), keep),
     )

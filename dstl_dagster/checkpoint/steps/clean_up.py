@@ -1,7 +1,7 @@
 """Step 7: subsume what retention lets go, then list the job's objects, and delete those that nothing needs.
 
 Owns the order of deciding, reading and deleting. Does not own which checkpoints may go
-(`decisions.to_subsume`), what garbage is (`garbage`), or what retained checkpoints need (`references`).
+(`retention.to_subsume`), what garbage is (`garbage`), or what retained checkpoints need (`references`).
 
 Why this is safe. Each page of objects is listed before the timeline that classifies it is read, so the page
 holds nothing of an attempt opened later, and every attempt on it is on the timeline. Every deletion is pinned
@@ -47,7 +47,7 @@ from dstl_dagster.timeline import (
     Subsumed,
     Timeline,
     TimelineView,
-    decisions,
+    retention,
 )
 
 log = logging.getLogger(__name__)
@@ -98,8 +98,8 @@ def clean_up(job: Job, *, dry_run: bool, num_retained: int | None, deleted: Dele
         if not dry_run:
             return _subsume(job, keep, now, before)
         view = job.timeline.tail()
-        view = view.if_released(decisions.ended_savepoints(view, now))
-        record = decisions.to_subsume(view, keep, before)
+        view = view.if_released(retention.ended_savepoints(view, now))
+        record = retention.to_subsume(view, keep, before)
         return () if record is None else record.checkpoint_ids
 
     subsumed, _ = both(subsume, marks.find, job.lookup_threads)
@@ -115,10 +115,10 @@ def _subsume(job: Job, keep: int, now: datetime, before: datetime | None) -> tup
     subsumed: list[int] = []
 
     def next_record(view: TimelineView) -> Released | Subsumed | None:
-        released = decisions.to_release_ended(view, now)
+        released = retention.to_release_ended(view, now)
         if released is not None:
             return released
-        record = decisions.to_subsume(view, keep, before)
+        record = retention.to_subsume(view, keep, before)
         return record and replace(record, checkpoint_ids=record.checkpoint_ids[:_SUBSUMED_AT_ONCE])
 
     while True:

@@ -22,7 +22,7 @@ from dstl_dagster.recoverable import (
     recoverable_hash,
     temporary_names,
 )
-from dstl_dagster.recoverable.compose import plan_compose, waves
+from dstl_dagster.recoverable.compose_plan import plan_compose, waves
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.base import ABSENT, ANY
 from dstl_dagster.storage.memory import MemoryObjectStore

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstl_dagster.recoverable import GSBlobIdentifier, GSCommitRecoverable, GSResumeRecoverable
-from dstl_dagster.recoverable.compose import Node, leaves, plan_compose, recoverable_hash, waves
+from dstl_dagster.recoverable.compose_plan import Node, leaves, plan_compose, recoverable_hash, waves
 from tests.profiles import examples
 
 
