@@ -19,7 +19,8 @@ from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, InvalidInpu
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import Buffer, ObjectStat, Precondition
 from dstl_dagster.storage.local.errors import status_of, translate_os_errors
-from dstl_dagster.storage.local.files import HeldLocks, HiddenFolder, TemporaryFile
+from dstl_dagster.storage.local.files import HiddenFolder, TemporaryFile
+from dstl_dagster.storage.local.locks import HeldLocks
 from dstl_dagster.storage.local.paths import object_path, object_uri
 from dstl_dagster.storage.local.reading import LocalReading
 from dstl_dagster.storage.local.records import Record, Records
