@@ -32,7 +32,8 @@ __all__ = ["pace"]
 OURS = "dstl-dagster"
 NEXMARK_WHY = (
     "A batch of ours is one Spark job whose rows come to the driver, DuckDB's merge with the state, and a "
-    "synced checkpoint; Spark's operators find their state open in the executor, and sync nothing."
+    "synced checkpoint; Spark's operators find their state open in the executor, and sync nothing. After a "
+    "kill, 9.9 of the 10.2 s CPU until the first batch ends are the JVM's, which plans and compiles anew."
 )
 MERGE_WHY = (
     "Of ours three fifths are the look-up: 10,000 spread keys are in nearly every slice of the state, which "

@@ -155,7 +155,8 @@ def files(spark: SparkSession, row_counts: tuple[int, ...], rounds: int, told: s
         "seconds",
         [Curve(*each) for each in found.items()],
         f"{told} Ours are synced, and published by a checkpoint of their own; Spark's file sink is neither. "
-        "Most of the difference is rows that come to Python, the rest is the sync.",
+        "Of the 1.07 s CPU of a file of lines, 0.75 bring a million rows to Python, more than all of Spark's "
+        "sink (0.65); joining the parts takes 0.06.",
     )
 
 

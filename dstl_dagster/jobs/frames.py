@@ -34,7 +34,6 @@ from dstl_dagster.settings import StateTtlConfig, parse_names
 from dstl_dagster.state import (
     PROCESSING_TIME_TYPE,
     GroupedRows,
-    Piece,
     Rule,
     StateSchema,
     as_table,
@@ -46,7 +45,6 @@ from dstl_dagster.state import (
     require_rules,
     spelled,
     stored_rows,
-    taken,
     update_by_name,
 )
 
@@ -123,17 +121,13 @@ def _replacing(
     schema = state.schema
     pieces = GroupedRows(schema.conformed(table), schema).pieces()
     every = KeyGroupRange.of(0, schema.max_parallelism - 1)
-    found = [*replacements(schema, before, every, map(_in_order, pieces), state.scope, what)]
+    new = (Grouped.of(piece.rows, piece.groups) for piece in pieces)
+    found = [*replacements(schema, before, every, new, state.scope, what)]
     # A tombstone has its key alone.
     changed = pa.concat_tables(
         [schema.columns.empty_table(), *(each.rows for each in found)], promote_options="default"
     )
     return changed, pa.chunked_array([each.deleted for each in found], pa.bool_())
-
-
-def _in_order(piece: Piece) -> Grouped:
-    order = np.argsort(piece.groups, kind="stable")
-    return Grouped(taken(piece.rows, order), piece.groups[order].astype(np.int32))
 
 
 def merge_frame(

@@ -37,6 +37,12 @@ class Grouped(NamedTuple):
     rows: pa.Table
     groups: Groups
 
+    @classmethod
+    def of(cls, rows: pa.Table, groups: npt.NDArray[np.integer]) -> Grouped:
+        """Of rows in any order."""
+        order = np.argsort(groups.astype(np.uint16), kind="stable")
+        return cls(taken(rows, order), groups[order].astype(np.int32))
+
 
 class Replacement(NamedTuple):
     """Some rows to write.

@@ -40,7 +40,7 @@ from dstl_dagster.spark.sink.plan import FileSink, StateSink, sink_coordinator, 
 from dstl_dagster.spark.sink.tasks import groups_of
 from dstl_dagster.spark.stores import cost_of, open_shared_store
 from dstl_dagster.spark.streaming.micro_batches import POSITION, MicroBatch
-from dstl_dagster.state import LastChanges, refuse_repeated_keys, taken
+from dstl_dagster.state import refuse_repeated_keys, taken
 from dstl_dagster.storage import TRIGGER, Cost, ObjectStore
 
 log = logging.getLogger(__name__)
@@ -154,16 +154,12 @@ def _keys_without_rows(batch: Batch, state: StateToWrite, written: KeyedState) -
     schema, at = state.schema, state.before(batch)
     before = None if at is None else at.opened(batch.coordinator.store)
     what, every = f"state of operator {state.operator!r}", KeyGroupRange.of(0, schema.max_parallelism - 1)
-    new = (_by_group(run.alive(), schema.columns.names) for run in written.runs())
+    runs = (run.alive() for run in written.runs())
+    new = (Grouped.of(run.rows.select(schema.columns.names), run.key_groups) for run in runs)
     changes = replacements(schema, before, every, new, state.scope, what)
     keys = pa.schema([schema.columns.field(name) for name in schema.key_columns])
     gone = [each.rows for each in changes if each.deleted[0].as_py()]
     return pa.concat_tables([keys.empty_table(), *gone])
-
-
-def _by_group(run: LastChanges, columns: Sequence[str]) -> Grouped:
-    order = np.argsort(run.key_groups.astype(np.uint16), kind="stable")
-    return Grouped(taken(run.rows.select(columns), order), run.key_groups[order])
 
 
 def _refuse_shared_keys(written: KeyedState, states: list[Outcome]) -> None:

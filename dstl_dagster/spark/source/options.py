@@ -25,13 +25,11 @@ _VERSION, _TIMESTAMP, _TIME_ZONE = "versionasof", "timestampasof", "timezone"
 _CHECKPOINT = ("at", _VERSION, _TIMESTAMP)
 _BETWEEN = ("from_checkpoint", "to_checkpoint")
 _FOLLOWING = ("startingcheckpoint", "maxcheckpointspertrigger", "followrestores")
-_SPELLED = {
-    "startingcheckpoint": "startingCheckpoint",
-    "maxcheckpointspertrigger": "maxCheckpointsPerTrigger",
-    "followrestores": "followRestores",
-    _VERSION: "versionAsOf",
-    _TIMESTAMP: "timestampAsOf",
-}
+_IN_MIXED_CASE = (
+    *("startingCheckpoint", "maxCheckpointsPerTrigger", "followRestores"),
+    *("versionAsOf", "timestampAsOf"),
+)
+_SPELLED = {each.lower(): each for each in _IN_MIXED_CASE}
 _LATEST: Final = AsOf.of(None)
 _OF_EVERY_TABLE = ("store", "job", "table", "path")
 _LATEST_NAME, _EARLIEST_NAME = "latest", "earliest"
