@@ -70,9 +70,9 @@ def task_store(uri: str, reads: ReadCost | None, options: GSFileSystemOptions) -
         reads.add(meter.cost)
 
 
-def cost_of(outcomes: Iterable[Mapping[str, Any]]) -> Cost:
-    """The cost of the tasks with these outcomes."""
-    return Cost.sum_of(Cost.from_json(each.get(COST, {})) for each in outcomes)
+def cost_of(outcomes: Iterable[Mapping[str, Any]], part: str = COST) -> Cost:
+    """What the tasks with these outcomes cost. `part`: where each holds it, if it does."""
+    return Cost.sum_of(Cost.from_json(each.get(part, {})) for each in outcomes)
 
 
 class _Sum:

@@ -128,7 +128,7 @@ def merge_state(
             time_column=state.time_column,
         )
         merged = plan.merged(plan.looked_up(count), update, delete)
-        report = written_by(task, merged, batch, state, options, progress)
+        report = written_by(task, merged, batch, state, progress)
         return report if batch is attempt else batch.shared_files.durable_now(report)
 
 

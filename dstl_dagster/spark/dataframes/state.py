@@ -143,7 +143,7 @@ def write_state(
             before = state.before(batch, options)
             task = ReplaceStateTask(**common, state=before, scope=state.scope, reads=reads)
             rows = plan.by_task(plan.rows.union(_one_for_each_task(plan))).sortWithinPartitions("key_group")
-        report = written_by(task, rows, batch, state, options, progress)
+        report = written_by(task, rows, batch, state, progress)
         return report if batch is attempt else batch.shared_files.durable_now(report)
 
 
@@ -169,17 +169,12 @@ def batch_of(
 
 
 def written_by(
-    task: WriteStateTask,
-    rows: DataFrame,
-    batch: Batch,
-    state: StateToWrite,
-    options: JobOptions,
-    progress: Progress | None,
+    task: WriteStateTask, rows: DataFrame, batch: Batch, state: StateToWrite, progress: Progress | None
 ) -> OperatorReport:
     """The report of rows that tasks write now. Small ranges wait in the batch to share files with others."""
     found = run_tasks(rows, task, progress)
     batch.meter.add(cost_of(found))
-    return report_of(batch, state, found, options)
+    return report_of(batch, state, found, task.options)
 
 
 def report_of(

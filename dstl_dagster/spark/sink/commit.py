@@ -41,7 +41,7 @@ from dstl_dagster.spark.sink.tasks import groups_of
 from dstl_dagster.spark.stores import cost_of, open_shared_store
 from dstl_dagster.spark.streaming.micro_batches import POSITION, MicroBatch
 from dstl_dagster.state import refuse_repeated_keys, taken
-from dstl_dagster.storage import TRIGGER, Cost, ObjectStore
+from dstl_dagster.storage import TRIGGER, ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def commit_sink(
             coordinator,
             attempt,
             claim=options.claim(micro_batch),
-            trigger=_trigger_of(outcomes),
+            trigger=cost_of(outcomes, TRIGGER),
             cost=cost,
         )
         batch.meter.add(cost_of(outcomes))
@@ -197,10 +197,6 @@ def _file_reports(
     found = sorted((each for each in outcomes if "files" in each), key=lambda each: int(each["partition"]))
     parts = [FileReport.from_json(file) for outcome in found for file in outcome["files"]]
     return files_of_parts(sink.job_for(micro_batch), parts, store, success=sink.success)
-
-
-def _trigger_of(outcomes: Iterable[Outcome]) -> Cost:
-    return sum((Cost.from_json(outcome[TRIGGER]) for outcome in outcomes if TRIGGER in outcome), Cost())
 
 
 def _attempt_of(outcomes: Iterable[Outcome]) -> Attempt | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -270,28 +270,30 @@ def _by_type(diff: StateDiff) -> Iterable[tuple[str, pa.Table]]:
     )
 
 
+_TEXT, _NUMBER, _FLAG = st.StringType(), st.LongType(), st.BooleanType()
+_CHECKPOINT_COLUMNS: Final[dict[str, tuple[st.DataType, Callable[[Checkpoint], Any]]]] = {
+    "checkpoint_id": (_NUMBER, lambda found: found.checkpoint_id),
+    "parent": (_NUMBER, lambda found: found.parent),
+    "attempt": (_TEXT, lambda found: str(found.attempt)),
+    "idempotency_key": (_TEXT, lambda found: found.idempotency_key),
+    "completed_at": (st.TimestampType(), lambda found: found.entry.completed.recorded_at),
+    "committed": (_FLAG, lambda found: found.committed),
+    "blocked_files": (_NUMBER, lambda found: len(found.blocked)),
+    "abandoned": (_FLAG, lambda found: found.abandoned),
+    "savepoints": (st.ArrayType(_TEXT), lambda found: list(found.savepoints)),
+    "operators": (st.ArrayType(_TEXT), lambda found: sorted(found.manifest.operators)),
+    "changed_rows": (_NUMBER, lambda found: found.manifest.changes),
+    "state_bytes": (_NUMBER, lambda found: found.manifest.state_bytes),
+    "files": (st.ArrayType(_TEXT), lambda found: [file.object_name for file in found.manifest.files]),
+    "file_bytes": (_NUMBER, lambda found: found.manifest.file_bytes),
+    "positions": (_TEXT, lambda found: json.dumps(dict(found.manifest.positions), sort_keys=True)),
+    "user_metadata": (_TEXT, lambda found: found.manifest.user_metadata or None),
+}
+
+
 def checkpoints_schema() -> st.StructType:
     """The columns of the table of checkpoints."""
-    text, number = st.StringType(), st.LongType()
-    columns: dict[str, st.DataType] = {
-        "checkpoint_id": number,
-        "parent": number,
-        "attempt": text,
-        "idempotency_key": text,
-        "completed_at": st.TimestampType(),
-        "committed": st.BooleanType(),
-        "blocked_files": number,
-        "abandoned": st.BooleanType(),
-        "savepoints": st.ArrayType(text),
-        "operators": st.ArrayType(text),
-        "changed_rows": number,
-        "state_bytes": number,
-        "files": st.ArrayType(text),
-        "file_bytes": number,
-        "positions": text,
-        "user_metadata": text,
-    }
-    return st.StructType([st.StructField(name, kind) for name, kind in columns.items()])
+    return st.StructType([st.StructField(name, kind) for name, (kind, _) in _CHECKPOINT_COLUMNS.items()])
 
 
 class CheckpointsReader(DataSourceReader):
@@ -307,29 +309,7 @@ class CheckpointsReader(DataSourceReader):
         options = self._options
         with closing(open_store(options.store, options.job_options.files)) as store:
             for each in CheckpointReader(options.job, store, options.job_options).list():
-                yield _checkpoint_row(each)
-
-
-def _checkpoint_row(checkpoint: Checkpoint) -> tuple[Any, ...]:
-    manifest = checkpoint.manifest
-    return (
-        checkpoint.checkpoint_id,
-        checkpoint.parent,
-        str(checkpoint.attempt),
-        checkpoint.idempotency_key,
-        checkpoint.entry.completed.recorded_at,
-        checkpoint.committed,
-        len(checkpoint.blocked),
-        checkpoint.abandoned,
-        list(checkpoint.savepoints),
-        sorted(manifest.operators),
-        manifest.changes,
-        manifest.state_bytes,
-        [file.object_name for file in manifest.files],
-        manifest.file_bytes,
-        json.dumps(dict(manifest.positions), sort_keys=True),
-        manifest.user_metadata or None,
-    )
+                yield tuple(value(each) for _, value in _CHECKPOINT_COLUMNS.values())
 
 
 def _spark_batches(table: pa.Table, schema: st.StructType) -> Iterator[pa.RecordBatch]:

@@ -78,7 +78,7 @@ class Offset:
 
 
 def require_followed(
-    view: TimelineView, start: Offset, job: str, operator: str, *, follow_restores: bool
+    view: TimelineView, start: Offset, options: SourceOptions, *, follow_restores: bool
 ) -> None:
     """Pass if the changes after `start` can be delivered.
 
@@ -90,6 +90,7 @@ def require_followed(
         "start a query with a new checkpointLocation, which reads the whole state first, and let it replace "
         "what this one wrote"
     )
+    job, operator = options.job, options.operator
     if start.operator != operator:
         raise InvalidInputError(
             f"this query's checkpointLocation is of operator {start.operator!r}, not of {operator!r}: follow "
@@ -201,7 +202,7 @@ class ChangesStreamReader(DataSourceStreamReader):
         """`start`, `limit`: `None` by PySpark 4.1. A limit that is not ours takes all."""
         begin = start or self.initialOffset()
         view, at = self._job.timeline.tail(), Offset.from_json(begin)
-        self._require_followed(view, at, follow_restores=self._options.follow_restores)
+        require_followed(view, at, self._options, follow_restores=self._options.follow_restores)
         ours = self._options.max_checkpoints_per_trigger
         most = ours if limit is None else getattr(limit, "max_files", None)
         end = checkpoint_after(view, at.checkpoint_id, most, self._until)
@@ -225,7 +226,7 @@ class ChangesStreamReader(DataSourceStreamReader):
         view = self._job.timeline.tail()
         # A plan from before a crash is delivered again, also after a restore since.
         for each in (begin, last):
-            self._require_followed(view, each, follow_restores=True)
+            require_followed(view, each, self._options, follow_restores=True)
         ids = path_between(view, begin.checkpoint_id, last.checkpoint_id)
         known = [begin.checkpoint_id, *ids] if begin.checkpoint_id else ids
         self._require_columns(known)
@@ -263,10 +264,6 @@ class ChangesStreamReader(DataSourceStreamReader):
             store = open_shared_store(options.store, options.job_options)
             self._coordinator = CheckpointCoordinator(options.job, store, options.job_options)
         return self._coordinator
-
-    def _require_followed(self, view: TimelineView, start: Offset, *, follow_restores: bool) -> None:
-        options = self._options
-        require_followed(view, start, options.job, options.operator, follow_restores=follow_restores)
 
     def _end_in_columns(self, view: TimelineView, start: int, end: int) -> int:
         """The last checkpoint of this micro-batch before one that changed the columns."""
