@@ -51,14 +51,21 @@ def assets_in(context: dg.OpExecutionContext, assets: JobAssets) -> JobAssets:
     return found.of_state(states[0]) if states else found
 
 
-def state_of(assets: JobAssets, checkpoint: Checkpoint) -> JobAssets | None:
+def state_of(
+    assets: JobAssets, checkpoint: Checkpoint, definitions: dg.RepositoryDefinition | None
+) -> JobAssets | None:
     """The same with the asset that made the checkpoint; `None` where another one did."""
     by = "" if checkpoint.source is None else checkpoint.source.by
     made_by = [key for key in assets.state_keys if asset_source(key) == by]
     if made_by:
         return assets.of_state(made_by[0])
-    # What no asset made is shown by the only one.
-    return assets if len(assets.state_keys) == 1 and not by.startswith("asset:") else None
+    if len(assets.state_keys) > 1:
+        return None
+    # What no asset of Dagster's made is shown by the only one; an external asset shows whatever is made.
+    graph = None if definitions is None else definitions.asset_graph
+    shown = assets.state_key
+    is_external = graph is not None and graph.has(shown) and not graph.get(shown).is_executable
+    return assets if is_external or not by.startswith("asset:") else None
 
 
 def definition_of(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[Any] | None:

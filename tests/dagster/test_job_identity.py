@@ -166,6 +166,18 @@ def test_an_asset_shows_no_day_that_another_one_made(shop: Shop) -> None:
     assert shop.instance.get_materialized_partitions(dg.AssetKey(["split", "two"])) == {"2024-01-01"}
 
 
+def test_an_external_asset_shows_what_an_asset_made_elsewhere(shop: Shop) -> None:
+    """In another code location, which shows the job as one that runs outside of it."""
+    made = shop.decorated("far", "kept", partitions_def=DAYS)
+    assert shop.run([made], partition_key="2024-01-01") == ""
+    sensor = dstl.build_checkpoint_sensor("far", partitions_def=DAYS, changelog=shop.changelog)
+    specs = dstl.checkpoint_asset_specs("far", deps=[])
+    defs = dg.Definitions(assets=specs, sensors=[sensor], resources={"changelog": shop.changelog})
+    with dg.build_sensor_context(instance=shop.instance, definitions=defs) as context:
+        result = sensor(context)
+    assert "far/state" in [event.asset_key.to_user_string() for event in result.asset_events]
+
+
 def test_what_a_restore_undid_is_shown_by_each_asset(shop: Shop) -> None:
     """Two assets of one job have a batch of the same day, and both lose it."""
     keys = [dg.AssetKey(["pair", name]) for name in ("one", "two")]

@@ -204,7 +204,7 @@ class Reconcile:
             if any(each.checkpoint_id == completed.checkpoint_id for each in self.view.retained):
                 events += self._lacking([self.reporter.published(checkpoint)])
             events.append(self.reporter.files(checkpoint, page.partition(page.files, completed)))
-        made = state_of(assets, checkpoint) if has_state else None
+        made = state_of(assets, checkpoint, self.repository) if has_state else None
         if made is not None and made.state_key in page.states:
             definition = page.states[made.state_key]
             where = page.partition(definition, completed)
@@ -260,7 +260,7 @@ class Reconcile:
         if checkpoint is None:
             return []
         events: list[Event] = []
-        state, batch = state_of(assets, checkpoint), checkpoint.idempotency_key
+        state, batch = state_of(assets, checkpoint, self.repository), checkpoint.idempotency_key
 
         def place(key: dg.AssetKey, definition: dg.PartitionsDefinition[str] | None) -> str | None:
             return batch if batch in page.materialized(key) else page.partition(definition, entry.completed)
