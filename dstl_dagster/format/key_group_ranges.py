@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from dstl_dagster.errors import FormatError, InvalidInputError
+from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.format.envelope import reading
 
 MAX_KEY_GROUP: Final = 2**31 - 2
 """The highest key group: the number of key groups in a range must itself fit into 31 bits."""
@@ -107,14 +108,11 @@ class KeyGroupRange:
         return [self.start_key_group, self.end_key_group]
 
     @classmethod
-    def from_json(cls, document: object) -> KeyGroupRange:
+    def from_json(cls, document: Any) -> KeyGroupRange:
         """Inverse of `to_json`. FormatError for anything else."""
-        if not isinstance(document, list) or len(document) != 2:
-            raise FormatError(f"a key group range is a list of two ints, not {document!r}")
-        try:
-            return cls(document[0], document[1])
-        except InvalidInputError as error:
-            raise FormatError(f"the stored key group range is invalid: {error}") from error
+        with reading("a stored key group range is not valid"):
+            start, end = document
+            return cls(start, end)
 
 
 KeyGroupRange.EMPTY = KeyGroupRange(0, -1)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle, whole_number
 from dstl_dagster.format.envelope import reading
 from dstl_dagster.format.handles import STORAGE_IDENTIFIER
 
@@ -175,7 +175,7 @@ def decode_runs(fields: Mapping[str, Any]) -> tuple[Run, ...]:
     with reading("the runs of a state are not valid"):
         folders = [str(each) for each in fields["folders"]]
         files = [
-            StreamStateHandle(folders[_index(folder)] + str(name), *map(_size, known))
+            StreamStateHandle(folders[whole_number(folder)] + str(name), *map(_size, known))
             for folder, name, *known in fields["files"]
         ]
         return tuple(_run(each, files) for each in fields["runs"])
@@ -185,8 +185,8 @@ def _run(plain: Any, files: list[StreamStateHandle]) -> Run:
     first, last, flags, upserts, deletes, handles = plain
     merged, whole = _OF_FLAGS[flags]
     return Run(
-        _index(first),
-        _index(last),
+        whole_number(first),
+        whole_number(last),
         tuple(_handle(each, files) for each in handles),
         merged,
         whole,
@@ -199,28 +199,22 @@ def _handle(plain: Any, files: list[StreamStateHandle]) -> ChangelogStateHandle:
     bounds, (state_size, checkpointed_size, share_bytes, *slices), entries, *other = plain
     pairs = zip(bounds[::2], bounds[1::2], strict=True)
     key_groups, *held = (KeyGroupRange.from_json([*each]) for each in pairs)
-    found = tuple((files[_index(file)], _index(offset)) for file, offset in entries)
+    found = tuple((files[whole_number(file)], whole_number(offset)) for file, offset in entries)
     return ChangelogStateHandle(
         found,
         key_groups,
-        _index(state_size),
-        _index(checkpointed_size),
+        whole_number(state_size),
+        whole_number(checkpointed_size),
         # It distinguishes handles while they are written; of a stored one it is what it names.
         str(
             uuid.uuid5(uuid.NAMESPACE_URL, f"{found[0][0].name}#{found[0][1]}") if found else uuid.UUID(int=0)
         ),
         str(other[0]) if other else STORAGE_IDENTIFIER,
         _size(share_bytes),
-        _index(slices[0]) if slices else 1,
+        whole_number(slices[0]) if slices else 1,
         tuple(held),
     )
 
 
-def _index(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is not a whole number of 0 or more")
-    return value
-
-
 def _size(value: Any) -> int | None:
-    return None if value is None else _index(value)
+    return None if value is None else whole_number(value)
