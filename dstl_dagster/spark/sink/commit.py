@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -58,8 +59,7 @@ def commit_sink(
     ConflictError (kind `other_query`, `attempt_open`, `moved`), FencedError,
     UnavailableError (Spark repeats the micro-batch).
     """
-    store = open_shared_store(options.store, options.job_options)
-    try:
+    with closing(open_shared_store(options.store, options.job_options)) as store:
         coordinator = sink_coordinator(options, store)
         cost = coordinator.running_cost()
         outcomes = outcomes_of(coordinator.store, messages)
@@ -83,8 +83,6 @@ def commit_sink(
         with batch.aborted_on_error():
             _fill(batch, options, schema, outcomes, micro_batch)
         return batch.complete(clean_up_every=options.clean_up_every).checkpoint_id
-    finally:
-        store.close()
 
 
 def abort_sink(options: SinkOptions, messages: Sequence[object], opened: Attempt | None = None) -> None:
@@ -93,8 +91,7 @@ def abort_sink(options: SinkOptions, messages: Sequence[object], opened: Attempt
     If the attempt is unknown, because no task returned a message, it stays open until the same owner's next
     write fences it.
     """
-    store = open_shared_store(options.store, options.job_options)
-    try:
+    with closing(open_shared_store(options.store, options.job_options)) as store:
         attempt = opened or _attempt_of(outcomes_of(store, messages))
         if attempt is None:
             return
@@ -103,8 +100,6 @@ def abort_sink(options: SinkOptions, messages: Sequence[object], opened: Attempt
         except ConflictError as error:
             # The failure came after step 5: the checkpoint is complete, and the next write publishes it.
             log.info("not aborted: %s", error)
-    finally:
-        store.close()
 
 
 def _fill(

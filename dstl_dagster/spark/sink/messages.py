@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,11 +45,8 @@ def message_of(outcome: dict[str, Any], options: JobOptions) -> TaskMessage:
     text = json.dumps({**outcome, COST: cost.to_json()})
     attempt = Attempt.from_json(outcome["attempt"])
     name = f"{attempt.names.attempt_folder(attempt.attempt)}outcomes/{uuid.uuid4()}"
-    store = open_store(attempt.store_uri, options.files)
-    try:
+    with closing(open_store(attempt.store_uri, options.files)) as store:
         store.put(name, text.encode(), precondition=ABSENT)
-    finally:
-        store.close()
     return TaskMessage(object_name=name)
 
 

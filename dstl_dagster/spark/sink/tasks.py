@@ -64,14 +64,14 @@ def write_partition(
     try:
         if micro_batch is not None:
             micro_batch.require_after(plan.last, plan.options.adopt_after)
-        # The first partition exists in every write, so the commit finds an attempt even if there are no rows.
-        if partition == 0:
-            outcome["attempt"] = _begun(plan, micro_batch, meter)
-            outcome[TRIGGER] = plan.trigger.to_json()
         first = next((each for each in batches if each.num_rows), None)
+        # The first partition exists in every write, so the commit finds an attempt even if there are no rows.
+        if partition == 0 or first is not None:
+            attempt = plan.attempt if micro_batch is None else plan.begin(micro_batch, meter)
+            outcome["attempt"] = attempt.to_json()
+        if partition == 0:
+            outcome[TRIGGER] = plan.trigger.to_json()
         if first is not None:
-            if partition != 0:
-                outcome["attempt"] = _begun(plan, micro_batch, meter)
             outcome |= _written(plan, micro_batch, partition, chain([first], batches), meter)
         return {**outcome, COST: meter.cost.to_json()}
     except DstlError as error:
@@ -82,11 +82,6 @@ def groups_of(state: dict[str, Any], max_parallelism: int) -> Flags:
     """For each key group, whether rows of a `state` outcome are in it."""
     packed = np.frombuffer(base64.b64decode(state["groups"]), np.uint8)
     return np.unpackbits(packed, count=max_parallelism).astype(np.bool_)
-
-
-def _begun(plan: SinkPlan, micro_batch: MicroBatch | None, meter: CostMeter) -> dict[str, Any]:
-    attempt = plan.attempt if micro_batch is None else plan.begin(micro_batch, meter)
-    return attempt.to_json()
 
 
 def _written(
