@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import KeyGroupRange, common_ranges, merged_ranges, ranges_of_tasks
+from dstl_dagster.format import KeyGroupRange, ranges_of_tasks
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.read.keyed_state import KeyedState, Log, replayed_logs, split_count
 from dstl_dagster.keyed.read.pairs import paired_rows
@@ -108,21 +108,29 @@ def _walk(older: KeyedState, newer: KeyedState, schema: StateSchema) -> Iterator
 
 
 def compared_runs(older: KeyedState, newer: KeyedState) -> list[KeyGroupRange]:
-    """The runs of key groups that must be read, ascending. Pure."""
+    """The runs of key groups that must be read, ascending: of what is read together, from the first key group
+    that may differ to the last. Pure.
+    """
     count = max(split_count(state.handles, state.schema.max_parallelism) for state in (older, newer))
-    runs = ranges_of_tasks(count, older.schema.max_parallelism)
-    # Where one of them hides rows that the other has, rows may be gone that no handle mentions.
-    hides = [None if state.at.ttl is None else state.at.ttl.hides for state in (older, newer)]
-    return [*common_ranges(runs, None if hides[0] != hides[1] else _different(older, newer))]
+    differs = _different(older, newer)
+    found = []
+    for each in ranges_of_tasks(count, older.schema.max_parallelism):
+        places = np.flatnonzero(differs[each.start_key_group : each.end_key_group + 1])
+        if len(places):
+            first, last = places[[0, -1]].tolist()
+            found.append(KeyGroupRange.of(each.start_key_group + first, each.start_key_group + last))
+    return found
 
 
-def _different(older: KeyedState, newer: KeyedState) -> tuple[KeyGroupRange, ...]:
-    """The key groups of which one of them has other handles."""
+def _different(older: KeyedState, newer: KeyedState) -> npt.NDArray[np.bool_]:
+    """For each key group, whether one of them has other handles, or rows of it may have expired since."""
     found = np.zeros(older.schema.max_parallelism, np.bool_)
     before, after = _key_groups_by_handle(older), _key_groups_by_handle(newer)
     for key in before.keys() | after.keys():
         found |= before.get(key, _NONE) ^ after.get(key, _NONE)
-    return merged_ranges(np.flatnonzero(found).tolist())
+    # Where one of them hides rows that the other has, rows may be gone that no handle mentions.
+    hides = [None if state.at.ttl is None else state.at.ttl.hides for state in (older, newer)]
+    return found | (hides[0] != hides[1])
 
 
 def _key_groups_by_handle(state: KeyedState) -> dict[object, npt.NDArray[np.bool_]]:
