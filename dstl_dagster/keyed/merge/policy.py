@@ -53,7 +53,7 @@ class MergePolicy:
     """
 
     max_runs: int = 8
-    log_ratio: float = 1.0
+    log_ratio: float = 0.5
     small_bytes: int = SMALL_RUN_BYTES
 
     def due(self, runs: Sequence[Run], max_parallelism: int, own_bytes: int) -> DueMerge | None:
