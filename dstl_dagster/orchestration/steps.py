@@ -20,7 +20,12 @@ from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.keyed import load_report
-from dstl_dagster.orchestration.code_location import assets_in, code_location, definition_of
+from dstl_dagster.orchestration.code_location import (
+    assets_in,
+    code_location,
+    definition_of,
+    state_partitions,
+)
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.orchestration.partitions import partition_of
@@ -253,9 +258,10 @@ def report_checks(step: Step) -> None:
     """Evaluate the checks that cost next to nothing, so that a new checkpoint does not show as unchecked."""
     context = step.context
     own = context.assets_def.partitions_def if context.has_assets_def else None
-    page = replace(step.page, files=step.partitions_def or own)
-    view = step.coordinator.timeline.seen()
-    for event in evaluations_beside(page, view, code_location(context), SystemClock()):
+    definitions, view = code_location(context), step.coordinator.timeline.seen()
+    states = state_partitions(definitions, step.assets)
+    page = replace(step.page, files=step.partitions_def or own, states=states)
+    for event in evaluations_beside(page, view, definitions, SystemClock()):
         context.log_event(event)  # type: ignore[arg-type] # it does take one
 
 

@@ -166,6 +166,19 @@ def test_an_asset_shows_no_day_that_another_one_made(shop: Shop) -> None:
     assert shop.instance.get_materialized_partitions(dg.AssetKey(["split", "two"])) == {"2024-01-01"}
 
 
+def test_days_and_weeks_of_one_job_are_each_compared_in_their_own_words(shop: Shop) -> None:
+    """A week has the name of its first day."""
+    weeks = dg.WeeklyPartitionsDefinition("2024-01-01")
+    one = shop.decorated(dstl.JobAssets("both", state="one"), "one", partitions_def=DAYS, name="one")
+    two = shop.decorated(dstl.JobAssets("both", state="two"), "two", partitions_def=weeks, name="two")
+    assert shop.run([one, two], ["both/one"], partition_key="2024-01-01") == ""
+    assert shop.run([one, two], ["both/two"], partition_key="2024-01-07") == ""
+    assets = dstl.JobAssets("both").found_in(each.get_asset_spec() for each in (one, two))
+    page = Page(assets, shop.instance, DAYS, {one.key: DAYS, two.key: weeks})
+    view = CheckpointCoordinator("both", open_store(shop.uri)).timeline.tail()
+    assert partitions_finding(page, view).passed
+
+
 def test_an_external_asset_shows_what_an_asset_made_elsewhere(shop: Shop) -> None:
     """In another code location, which shows the job as one that runs outside of it."""
     made = shop.decorated("far", "kept", partitions_def=DAYS)

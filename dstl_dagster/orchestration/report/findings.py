@@ -52,7 +52,6 @@ _SENTENCES = {
     "checkpoints to take away": "not restorable any more, but with a partition: run clean-up, or turn the "
     "checkpoint sensor on",
 }
-_NOT_SHOWN = (dg.AssetPartitionStatus.FAILED, None)
 _RUNS = 10
 _Changes = tuple[Sequence[str], Sequence[str]]
 _PARTITION_TAGS = ("dagster/partition", "dagster/asset_partition_range_start")
@@ -219,28 +218,32 @@ def _days(page: Page, view: TimelineView, thorough: bool) -> tuple[list[str], li
     """Partitions that no checkpoint holds, shown as materialized and as failed, and partitions that are held
     and not shown as materialized; each sorted.
     """
-    instance, definition = page.instance, page.files
-    if definition is None:
+    assets = page.assets
+    if page.files is None:
         return [], [], []
-    states = {key: _statuses(page, key, definition) for key in page.assets.state_keys}
-    shown = {**states, page.assets.files_key: _statuses(page, page.assets.files_key, definition)}
-    ever = {key for each in shown.values() for key in each}
-    undone: dict[str, set[dg.AssetPartitionStatus | None]] = {}
-    for key in _to_look_up(ever, page, view, thorough):
-        held = is_held(view, definition, key)
+    # Each in its own words: a week may have the name of a day.
+    definitions = {key: page.states.get(key) or page.files for key in assets.state_keys}
+    definitions[assets.files_key] = page.files
+    shown = {key: _statuses(page, key, definition) for key, definition in definitions.items()}
+    distinct = {id(each): each for each in definitions.values()}
+    undone: dict[str, set[dg.AssetPartitionStatus]] = {}
+    for key in _to_look_up({key for each in shown.values() for key in each}, page, view, thorough):
+        held = {place: is_held(view, each, key) for place, each in distinct.items()}  # by a request, maybe
         for asset, statuses in shown.items():
-            if not held or held_by(view, key, asset_source(asset)) is False:
-                undone.setdefault(key, set()).add(statuses.get(key))
+            is_lost = held_by(view, key, asset_source(asset)) is False
+            if key in statuses and (is_lost or not held[id(definitions[asset])]):
+                undone.setdefault(key, set()).add(statuses[key])
     green = [key for key, each in undone.items() if dg.AssetPartitionStatus.MATERIALIZED in each]
-    red = [key for key, each in undone.items() if each | {None} == {*_NOT_SHOWN}]
-    unseen = [
+    red = [key for key, each in undone.items() if each == {dg.AssetPartitionStatus.FAILED}]
+    unseen = {
         key
+        for asset in assets.state_keys
         for key in _names(view)
-        if any(_is_unseen(view, key, *each, alone=len(states) == 1) for each in states.items())
-        and has_partition(definition, key, instance)
-        and is_held(view, definition, key)
-        and not _is_at_work(instance, key)
-    ]
+        if _is_unseen(view, key, asset, shown[asset], alone=len(assets.state_keys) == 1)
+        and has_partition(definitions[asset], key, page.instance)
+        and is_held(view, definitions[asset], key)
+        and not _is_at_work(page.instance, key)
+    }
     return sorted(green), sorted(red), sorted(unseen)
 
 
@@ -255,7 +258,7 @@ def _is_unseen(
     """Whether the asset does not show a partition that it made; or, where it is `alone`, that the job holds.
     The state of a job outside of Dagster has no partitions.
     """
-    if not statuses or statuses.get(key) not in _NOT_SHOWN:
+    if not statuses or statuses.get(key) not in (dg.AssetPartitionStatus.FAILED, None):
         return False
     own = held_by(view, key, asset_source(asset))
     return alone if own is None else own

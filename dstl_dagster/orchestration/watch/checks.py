@@ -19,7 +19,7 @@ from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.format import counted, measure, mebibytes, readable_bytes, readable_duration
-from dstl_dagster.orchestration.code_location import assets_in
+from dstl_dagster.orchestration.code_location import assets_in, code_location, state_partitions
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import JobAssets
@@ -79,14 +79,16 @@ def build_checkpoint_checks(
     ) -> Iterator[dg.AssetCheckResult]:
         chosen = {key.name for key in context.selected_asset_check_keys}
         op_context, coordinator = context.op_execution_context, changelog.coordinator(assets.job)
-        page = Page(assets_in(op_context, assets), op_context.instance, partitions_def)
+        found = assets_in(op_context, assets)
+        states = state_partitions(code_location(op_context), found)
+        page = Page(found, op_context.instance, partitions_def, states)
         look = _Look(page, coordinator, check_clock)
         # None looks at a store that is not the one that was shown.
         away = compare_timeline(page.instance, coordinator, page.assets.checkpoints_key).away
         for name, limit in limits.items():
             if name in chosen:
-                found = look.find(name, limit) if away is None else Finding(False, away)
-                yield dg.AssetCheckResult(asset_key=page.assets.checkpoints_key, **found.fields(name))
+                result = look.find(name, limit) if away is None else Finding(False, away)
+                yield dg.AssetCheckResult(asset_key=found.checkpoints_key, **result.fields(name))
 
     return dg.multi_asset_check(
         name=f"{assets.group_name}_checkpoint_checks",

@@ -20,6 +20,7 @@ from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.format import counted
+from dstl_dagster.orchestration.code_location import state_partitions
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_COMMIT, JobAssets
 from dstl_dagster.orchestration.operate.maintenance import commit_run_config
@@ -64,10 +65,11 @@ def build_checkpoint_sensor(
     tick_clock = clock or SystemClock()
 
     def follow(context: dg.SensorEvaluationContext, changelog: ChangelogStorageResource) -> dg.SensorResult:
-        assets, states = _found(context, named)
+        definitions = context.repository_def
+        assets = named if definitions is None else named.found_in(definitions.asset_graph.asset_nodes)
         coordinator = changelog.coordinator(assets.job)
-        page = Page(assets, context.instance, partitions_def, states)
-        follower = TimelineFollower(page, coordinator, tick_clock, patience, context.repository_def)
+        page = Page(assets, context.instance, partitions_def, state_partitions(definitions, assets))
+        follower = TimelineFollower(page, coordinator, tick_clock, patience, definitions)
         start = follower.start(context.cursor)
         settle_marks(page)
         tick = follower.follow(start)
@@ -79,7 +81,7 @@ def build_checkpoint_sensor(
         partitions = _partition_requests(page, coordinator, tick)
         checks: list[dg.AssetCheckEvaluation] = []
         if tick.at_end and tick.cursor.slot != start.slot:
-            checks = evaluations_beside(page, coordinator.timeline.seen(), context.repository_def, tick_clock)
+            checks = evaluations_beside(page, coordinator.timeline.seen(), definitions, tick_clock)
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else summary,
@@ -161,17 +163,6 @@ def _partition_requests(
     (missing, stale), partitions = partition_changes(page, coordinator), page.assets.partitions
     requests = partitions.build_add_request(missing), partitions.build_delete_request(stale)
     return [each for each in requests if each.partition_keys]
-
-
-def _found(
-    context: dg.SensorEvaluationContext, assets: JobAssets
-) -> tuple[JobAssets, dict[dg.AssetKey, dg.PartitionsDefinition[str] | None]]:
-    """The keys of the definitions around the sensor, and the partitions of the assets of the job's state."""
-    if context.repository_def is None:
-        return assets, {}
-    graph = context.repository_def.asset_graph
-    found = assets.found_in(graph.asset_nodes)
-    return found, {key: graph.get(key).partitions_def for key in found.state_keys if graph.has(key)}
 
 
 def _summary(assets: JobAssets, tick: Tick, requests: Sequence[dg.RunRequest]) -> str:
