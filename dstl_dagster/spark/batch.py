@@ -271,7 +271,7 @@ class CheckpointBatch:
         frame in this process's memory: then without `partitions`, `drop_columns`, `rename_columns`
         and `job_options`.
         """
-        self._require_new()
+        batch = self._open
         common: dict[str, Any] = {
             "operator": operator,
             "keys": keys,
@@ -290,11 +290,11 @@ class CheckpointBatch:
             from dstl_dagster.spark.dataframes.state import write_state
 
             self._name_application(changed)
-            report = write_state(changed, self._open, progress=self._progress, **common, **of_spark)
+            report = write_state(changed, batch, progress=self._progress, **common, **of_spark)
         else:
             _require_spark_for(of_spark, changed)
-            report = write_frame(changed, self._open, **common)
-        self.add(report)
+            report = write_frame(changed, batch, **common)
+        batch.add(report)
         return report
 
     def merge_state(
@@ -317,7 +317,7 @@ class CheckpointBatch:
 
         Rows that are no DataFrame of Spark: as for `write_state`; the rules are text then.
         """
-        self._require_new()
+        batch = self._open
         common: dict[str, Any] = {
             "operator": operator,
             "keys": keys,
@@ -337,11 +337,11 @@ class CheckpointBatch:
             from dstl_dagster.spark.dataframes.merge import merge_state
 
             self._name_application(changes)
-            report = merge_state(changes, self._open, progress=self._progress, **common, **of_spark)
+            report = merge_state(changes, batch, progress=self._progress, **common, **of_spark)
         else:
             _require_spark_for(of_spark, changes)
-            report = merge_frame(changes, self._open, **common)
-        self.add(report)
+            report = merge_frame(changes, batch, **common)
+        batch.add(report)
         return report
 
     def write_files(
@@ -369,11 +369,11 @@ class CheckpointBatch:
             )
         from dstl_dagster.spark.dataframes.files import write_files
 
-        self._require_new()
+        batch = self._open
         self._name_application(rows)
         reports = write_files(
             rows,
-            self._open,
+            batch,
             uri,
             format=format,
             single_file=single_file,
@@ -386,7 +386,7 @@ class CheckpointBatch:
             progress=self._progress,
         )
         for report in reports:
-            self.add(report)
+            batch.add(report)
         return reports
 
     def _name_application(self, rows: DataFrame) -> None:
@@ -406,10 +406,10 @@ class CheckpointBatch:
 
         Raises: ConflictError (kind `already_applied`); InvalidInputError for any other type.
         """
-        self._require_new()
+        batch = self._open
         if isinstance(report, GSRecoverableWriterCommitter):
             report = FileReport(report.recoverable, report.components)
-        self._open.add(report)
+        batch.add(report)
 
     def move_position(self, source: str, position: Any) -> None:
         """Set the position of `source` once this batch is complete: any plain JSON value."""
@@ -422,21 +422,19 @@ class CheckpointBatch:
 
         Lists of checkpoints, Spark's table of them and Dagster show it. Raises: InvalidInputError.
         """
-        self._require_new()
         self._open.describe(user_metadata)
 
     @property
     def _open(self) -> Batch:
-        if self._batch is None:
-            raise InvalidInputError("use the batch in a `with` block: its attempt opens on entering")
-        return self._batch
-
-    def _require_new(self) -> None:
+        """Raises: ConflictError (kind `already_applied`); InvalidInputError outside of the block."""
         if self._applied is not None:
             raise ConflictError(
                 f"batch {str(self._key)!r} is already in checkpoint {self.already_in}: write nothing for it",
                 kind=ErrorKind.ALREADY_APPLIED,
             )
+        if self._batch is None:
+            raise InvalidInputError("use the batch in a `with` block: its attempt opens on entering")
+        return self._batch
 
 
 def _require_spark_for(arguments: Mapping[str, Any], rows: object) -> None:

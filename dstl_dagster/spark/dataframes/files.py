@@ -126,8 +126,8 @@ def write_files(
     else:
         encoder = table_encoder(columns, format, compression)
         # By position: Spark cannot resolve every name (dots, backticks). The encoder has the names.
-        rows = df.toDF(*[f"c{place}" for place in range(len(df.columns))])
         places = {name: f"c{place}" for place, name in enumerate(df.columns)}
+        rows = df.toDF(*places.values())
         if within:
             texts = [f"CAST({places[name]} AS STRING)" for name in within]
             rows = rows.selectExpr(*[places[name] for name in columns.names], *texts)

@@ -144,8 +144,8 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
 
         def check(parent: Checkpoint | None) -> None:
             # Before the attempt opens, so that a write which is refused leaves no trace.
-            nobodys = Attempt(0, uuid.UUID(int=0), None, options.job, store.uri)
-            sink = sink_of(options, schema, Batch(coordinator, nobodys, parent))
+            not_opened = Attempt(0, uuid.UUID(int=0), None, options.job, store.uri)
+            sink = sink_of(options, schema, Batch(coordinator, not_opened, parent))
             if isinstance(sink, FileSink) and key is not None and options.mode == "error":
                 check_free(sink.job.names, store)
 

@@ -267,12 +267,12 @@ class ChangesStreamReader(DataSourceStreamReader):
 
     def _end_in_columns(self, view: TimelineView, start: int, end: int) -> int:
         """The last checkpoint of this micro-batch before one that changed the columns."""
-        told = start
+        last = start
         for each in path_between(view, start, end):
-            if told != start and self._changes_at(each):
-                return told
+            if last != start and self._changes_at(each):
+                return last
             self._require_columns([each])
-            told = each
+            last = each
         return end
 
     def _require_columns(self, checkpoints: Sequence[int]) -> None:
