@@ -43,6 +43,7 @@ from dstl_dagster.format.stored import (
     NOT_STORED as NOT_STORED,
     Stored as Stored,
     from_fields as from_fields,
+    plain_list as plain_list,
     to_fields as to_fields,
     whole_number as whole_number,
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.envelope import reading
 from dstl_dagster.format.key_group_ranges import KeyGroupRange, common_ranges, merged_ranges
-from dstl_dagster.format.stored import NOT_STORED, from_fields, to_fields, whole_number
+from dstl_dagster.format.stored import NOT_STORED, from_fields, plain_list, to_fields, whole_number
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -181,9 +181,10 @@ class ChangelogStateHandle:
         """Inverse of `to_json`. FormatError for anything else."""
         with reading("a stored changelog handle is not valid"):
             fields = dict(document)
-            files = [StreamStateHandle.from_json(file) for file in fields.pop("files")]
+            files = [StreamStateHandle.from_json(file) for file in plain_list(fields.pop("files"))]
             entries = tuple(
-                (files[whole_number(index)], whole_number(offset)) for index, offset in fields.pop("entries")
+                (files[whole_number(index)], whole_number(offset))
+                for index, offset in plain_list(fields.pop("entries"))
             )
             return from_fields(cls, fields, handles_and_offsets=entries)
 

@@ -95,6 +95,13 @@ def whole_number(plain: Any) -> int:
     return plain
 
 
+def plain_list(plain: Any) -> list[Any]:
+    """A stored list, and nothing else that has items or none. Raises: ValueError."""
+    if not isinstance(plain, list):
+        raise ValueError(f"{plain!r} is not a list")
+    return plain
+
+
 def _signed(plain: Any) -> int:
     if isinstance(plain, bool) or not isinstance(plain, int):
         raise ValueError(f"{plain!r} is not a whole number")
@@ -120,7 +127,6 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-_list: Final = _only(list)
 _object: Final = _only(dict)
 _FORMS: Final[dict[Any, _Form]] = {
     Any: _Form(_as_it_is, _as_it_is),
@@ -158,12 +164,12 @@ def _form_of(kind: Any) -> _Form:
         )
     if origin is Sequence or (origin is tuple and others == [Ellipsis]):
         write, read = _form_of(first)
-        return _Form(lambda values: [*map(write, values)], lambda plain: tuple(map(read, _list(plain))))
+        return _Form(lambda values: [*map(write, values)], lambda plain: tuple(map(read, plain_list(plain))))
     if origin is tuple:
         forms = [*map(_form_of, (first, *others))]
         return _Form(
             lambda values: [form.write(value) for form, value in zip(forms, values, strict=True)],
-            lambda plain: tuple(form.read(each) for form, each in zip(forms, _list(plain), strict=True)),
+            lambda plain: tuple(form.read(each) for form, each in zip(forms, plain_list(plain), strict=True)),
         )
     if origin is Mapping and first is str:
         write, read = _form_of(others[0])

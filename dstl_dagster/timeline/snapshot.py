@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dstl_dagster.errors import FormatError
-from dstl_dagster.format import from_fields, to_fields
+from dstl_dagster.format import from_fields, plain_list, to_fields
 from dstl_dagster.format.envelope import reading
 from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
 
@@ -51,7 +51,7 @@ def view_from_plain(plain: Mapping[str, Any], slot: int) -> TimelineView:
     where = f"the snapshot in slot {slot}"
     with reading(f"{where} is not valid"):
         fields = dict(plain)
-        entries = [from_fields(CheckpointEntry, each) for each in fields.pop("checkpoints")]
+        entries = [from_fields(CheckpointEntry, each) for each in plain_list(fields.pop("checkpoints"))]
         view = from_fields(
             TimelineView,
             fields,

@@ -17,7 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle, whole_number
+from dstl_dagster.format import (
+    ChangelogStateHandle,
+    KeyGroupRange,
+    StreamStateHandle,
+    plain_list,
+    whole_number,
+)
 from dstl_dagster.format.envelope import reading
 from dstl_dagster.format.handles import STORAGE_IDENTIFIER
 
@@ -173,12 +179,12 @@ def encode_runs(runs: Iterable[Run]) -> dict[str, Any]:
 def decode_runs(fields: Mapping[str, Any]) -> tuple[Run, ...]:
     """Inverse of `encode_runs`. Raises: FormatError."""
     with reading("the runs of a state are not valid"):
-        folders = [str(each) for each in fields["folders"]]
+        folders = [str(each) for each in plain_list(fields["folders"])]
         files = [
             StreamStateHandle(folders[whole_number(folder)] + str(name), *map(_size, known))
-            for folder, name, *known in fields["files"]
+            for folder, name, *known in plain_list(fields["files"])
         ]
-        return tuple(_run(each, files) for each in fields["runs"])
+        return tuple(_run(each, files) for each in plain_list(fields["runs"]))
 
 
 def _run(plain: Any, files: list[StreamStateHandle]) -> Run:
@@ -187,7 +193,7 @@ def _run(plain: Any, files: list[StreamStateHandle]) -> Run:
     return Run(
         whole_number(first),
         whole_number(last),
-        tuple(_handle(each, files) for each in handles),
+        tuple(_handle(each, files) for each in plain_list(handles)),
         merged,
         whole,
         _size(upserts),
@@ -199,7 +205,7 @@ def _handle(plain: Any, files: list[StreamStateHandle]) -> ChangelogStateHandle:
     bounds, (state_size, checkpointed_size, share_bytes, *slices), entries, *other = plain
     pairs = zip(bounds[::2], bounds[1::2], strict=True)
     key_groups, *held = (KeyGroupRange.from_json([*each]) for each in pairs)
-    found = tuple((files[whole_number(file)], whole_number(offset)) for file, offset in entries)
+    found = tuple((files[whole_number(file)], whole_number(offset)) for file, offset in plain_list(entries))
     return ChangelogStateHandle(
         found,
         key_groups,

@@ -18,6 +18,7 @@ from dstl_dagster.timeline import Opened, Snapshot, Subsumed, TimelineView
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.record_codec import encode_record
 from dstl_dagster.timeline.replay import next_view
+from dstl_dagster.timeline.snapshot import view_from_plain, view_to_plain
 
 NAMES = JobNames("orders")
 EVERY = {"snapshot_interval": 8, "reader_grace": timedelta(0), "commit_threads": 1}
@@ -249,3 +250,12 @@ def test_an_opened_attempt_survives_a_snapshot(job):
     fresh = job.coordinator(**EVERY)
     fresh.record(attempt)
     assert fresh.confirm(attempt).checkpoint_id == 1
+
+
+@pytest.mark.parametrize("wrong", [{}, ""])
+def test_a_snapshot_lists_its_checkpoints(wrong):
+    """Something else without items is not read as a job that has none."""
+    plain = view_to_plain(TimelineView())
+    assert view_from_plain(plain, 5).checkpoints == {}
+    with pytest.raises(FormatError):
+        view_from_plain({**plain, "checkpoints": wrong}, 5)
