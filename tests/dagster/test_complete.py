@@ -137,7 +137,7 @@ def test_one_process_asks_the_store_less_often(days: Days, monkeypatch: pytest.M
                 days.uri = f"{days.uri}-{separate_steps}"
                 assert run(days, separate_steps=separate_steps).success
         requests[separate_steps] = meter.cost.requests
-    assert requests == {True: 47, False: 42}
+    assert requests == {True: 46, False: 41}
 
 
 def test_a_plain_job_has_the_same_choice(days: Days) -> None:
