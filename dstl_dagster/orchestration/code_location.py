@@ -40,9 +40,16 @@ def asset_source(key: dg.AssetKey) -> str:
     return f"asset:{key.to_user_string()}"
 
 
+def unselected(job: dg.JobDefinition) -> dg.JobDefinition:
+    """The job that a run selects its assets or ops from."""
+    while (selected := job.asset_selection_data or job.op_selection_data) is not None:
+        job = selected.parent_job_def
+    return job
+
+
 def assets_in(context: dg.OpExecutionContext, assets: JobAssets) -> JobAssets:
     """The same with the keys that the run's code location, or its job, has for them."""
-    found = assets.found_in(context.job_def.asset_layer.asset_graph.asset_nodes)
+    found = assets.found_in(unselected(context.job_def).asset_layer.asset_graph.asset_nodes)
     definitions = code_location(context)
     if definitions is not None:
         found = found.found_in(definitions.asset_graph.asset_nodes)

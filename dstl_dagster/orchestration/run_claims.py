@@ -14,7 +14,7 @@ from dagster._core.errors import DagsterInvalidPropertyError  # no public name; 
 from dstl_dagster.checkpoint import Claim
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import Measure
-from dstl_dagster.orchestration.code_location import asset_source, code_location, step_of
+from dstl_dagster.orchestration.code_location import asset_source, code_location, step_of, unselected
 from dstl_dagster.orchestration.keys import TAG_IGNORE_UNCLAIMED
 from dstl_dagster.orchestration.partitions import window_key
 
@@ -125,20 +125,13 @@ def _measure(definition: dg.PartitionsDefinition[Any] | None, *, ordered: bool) 
     return Measure(kind)
 
 
-def _unselected(job: dg.JobDefinition) -> dg.JobDefinition:
-    """The job that the run selects its assets or ops from."""
-    while (selected := job.asset_selection_data or job.op_selection_data) is not None:
-        job = selected.parent_job_def
-    return job
-
-
 def _is_defined(context: Any) -> Callable[[str], bool]:
     """Whether the asset or op of this name is in the run's code location, or in its job if there is none."""
 
     def is_defined(by: str) -> bool:
         kind, _, name = by.partition(":")
         try:
-            jobs = [_unselected(context.job_def)]
+            jobs = [unselected(context.job_def)]
         except DagsterInvalidPropertyError:
             return True  # a test calls one of them: it says nothing of the others
         definitions = code_location(context)

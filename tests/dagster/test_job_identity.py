@@ -166,6 +166,21 @@ def test_an_asset_shows_no_day_that_another_one_made(shop: Shop) -> None:
     assert shop.instance.get_materialized_partitions(dg.AssetKey(["split", "two"])) == {"2024-01-01"}
 
 
+def test_a_run_that_starts_over_takes_the_days_of_each_asset_away(shop: Shop, tmp_path: Path) -> None:
+    """Also of one that it does not select, which the new store has not either."""
+    states = [
+        shop.decorated(dstl.JobAssets("fresh", state=name), name, partitions_def=DAYS, name=name)
+        for name in ("one", "two")
+    ]
+    for name in ("one", "two"):
+        assert shop.run(states, [f"fresh/{name}"], partition_key="2024-01-01") == ""
+    other = Shop((tmp_path / "other").as_uri(), shop.instance)
+    tags = {"dstl/start_over": "true"}
+    assert other.run(states, ["fresh/one"], partition_key="2024-01-01", tags=tags) == ""
+    shown = shop.instance.get_status_by_partition(dg.AssetKey(["fresh", "two"]), ["2024-01-01"], DAYS)
+    assert [each.value for each in shown.values()] == ["FAILED"]
+
+
 def test_days_and_weeks_of_one_job_are_each_compared_in_their_own_words(shop: Shop) -> None:
     """A week has the name of its first day."""
     weeks = dg.WeeklyPartitionsDefinition("2024-01-01")
