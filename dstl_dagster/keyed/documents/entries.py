@@ -162,12 +162,12 @@ class OperatorEntry:
         rows = self.rows if self.is_idle else None
         return Listed("", 0, self.report.operator, self.report.unchanged(), self.older_runs, rows)
 
-    def to_json(self, attempt_of: Mapping[str, str]) -> dict[str, Any]:
-        """`attempt_of`: the attempt of each object that lists runs, by name."""
+    def to_json(self) -> dict[str, Any]:
         listed, report = self.listed, _report_json(self.report)
         fields: dict[str, Any] = {}
         if listed is not None:
-            fields["list"] = [attempt_of[listed.name], listed.crc32c]
+            *_, attempt, _ = listed.name.split("/")  # as `JobNames.run_list` puts it
+            fields["list"] = [attempt, listed.crc32c]
             if listed.operator != self.report.operator:
                 fields["listed_as"] = listed.operator
             report = {name: value for name, value in report.items() if listed.report_json[name] != value}
@@ -226,8 +226,7 @@ def to_be_listed(entries: Mapping[str, OperatorEntry]) -> list[str]:
     repeated = {
         name: size
         for name, entry in idle.items()
-        if not entry.is_as_listed
-        and (size := len(json.dumps(entry.to_json(_ANY_ATTEMPT)))) > _SMALL_ENTRY_BYTES
+        if not entry.is_as_listed and (size := len(json.dumps(entry.to_json()))) > _SMALL_ENTRY_BYTES
     }
     if sum(repeated.values()) > _IDLE_BYTES:
         found.update(repeated)
@@ -240,14 +239,6 @@ def to_be_listed(entries: Mapping[str, OperatorEntry]) -> list[str]:
 def _has_many(entry: OperatorEntry) -> bool:
     inline = len(entry.inline_runs) - bool(entry.report.handles)
     return bool(entry.merged_bytes) or inline > max(_LEAST_INLINE, math.isqrt(2 * len(entry.runs)))
-
-
-class _AnyAttempt(dict[str, str]):
-    def __missing__(self, name: str) -> str:
-        return "0" * 36
-
-
-_ANY_ATTEMPT: Final = _AnyAttempt()
 
 
 def encode_list(job: str, entries: Mapping[str, OperatorEntry], names: Collection[str]) -> bytes:

@@ -124,9 +124,7 @@ class Manifest:
             yield from entry.files()
 
     def to_json(self) -> dict[str, Any]:
-        names = JobNames(self.job)
-        attempt_of = {name: str(names.attempt_of_folder(name)) for name in self.lists}
-        operators = {name: entry.to_json(attempt_of) for name, entry in sorted(self.operators.items())}
+        operators = {name: entry.to_json() for name, entry in sorted(self.operators.items())}
         return {**to_fields(self), "operators": operators}
 
     @classmethod

@@ -267,10 +267,6 @@ class KeyedState:
         return None if at is None else cls(store, at, passes_ahead())
 
     @property
-    def job(self) -> str:
-        return self.at.job
-
-    @property
     def checkpoint_id(self) -> int:
         return self.at.checkpoint_id
 
@@ -287,10 +283,6 @@ class KeyedState:
         """Of all changes, in log order."""
         return self.at.handles
 
-    @property
-    def all_key_groups(self) -> KeyGroupRange:
-        return self.at.all_key_groups
-
     def ranges(self) -> tuple[KeyGroupRange, ...]:
         """All key groups, in ranges that each fit in memory."""
         return self.at.ranges()
@@ -303,7 +295,7 @@ class KeyedState:
         `key_groups`: only these; `None`: all. Text need not be UTF-8, as in Spark: cast it to binary before
         `to_pylist` or pandas, which raise for it.
         """
-        yield from self.tables_of([key_groups or self.all_key_groups])
+        yield from self.tables_of([key_groups or self.at.all_key_groups])
 
     def tables_of(self, ranges: Sequence[KeyGroupRange]) -> Iterator[pa.Table]:
         """`tables` of several ranges of key groups, ascending and disjoint."""
@@ -317,7 +309,7 @@ class KeyedState:
 
         A row that has expired is a tombstone.
         """
-        return self.runs_of([key_groups or self.all_key_groups])
+        return self.runs_of([key_groups or self.at.all_key_groups])
 
     def runs_of(
         self, ranges: Sequence[KeyGroupRange], keys: KeysToFind | None = None
@@ -395,17 +387,17 @@ class KeyedState:
         With `cached`, remote files are cached on the local disk until the block is left.
         """
         options = self.at.options
-        copies = local_changelog_directory(options.local_recovery, self.job)
+        copies = local_changelog_directory(options.local_recovery, self.at.job)
         cache = self._cache.with_disk(options.changelog) if cached else self._cache
         try:
             yield ChangelogReader(self.store, local_directory=copies, cache=cache)
         except NotFoundError as error:
-            at = f"checkpoint {self.checkpoint_id} of job {self.job!r}"
+            at = f"checkpoint {self.checkpoint_id} of job {self.at.job!r}"
             what = f"the state of operator {self.operator!r} at {at}"
             from dstl_dagster.timeline import missing_object  # tasks do without the timeline
 
             raise missing_object(
-                self.store, self.job, self.checkpoint_id, self.at.attempt, what, error
+                self.store, self.at.job, self.checkpoint_id, self.at.attempt, what, error
             ) from error
         finally:
             cache.close()
