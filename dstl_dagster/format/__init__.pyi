@@ -44,6 +44,7 @@ from dstl_dagster.format.stored import (
     Stored as Stored,
     from_fields as from_fields,
     plain_list as plain_list,
+    plain_object as plain_object,
     to_fields as to_fields,
     whole_number as whole_number,
 )

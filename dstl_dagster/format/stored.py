@@ -102,6 +102,13 @@ def plain_list(plain: Any) -> list[Any]:
     return plain
 
 
+def plain_object(plain: Any) -> dict[str, Any]:
+    """A stored object, and nothing else that has items or none. Raises: ValueError."""
+    if not isinstance(plain, dict):
+        raise ValueError(f"{plain!r} is not an object")
+    return plain
+
+
 def _signed(plain: Any) -> int:
     if isinstance(plain, bool) or not isinstance(plain, int):
         raise ValueError(f"{plain!r} is not a whole number")
@@ -127,7 +134,6 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-_object: Final = _only(dict)
 _FORMS: Final[dict[Any, _Form]] = {
     Any: _Form(_as_it_is, _as_it_is),
     bool: _Form(_as_it_is, _only(bool)),
@@ -175,7 +181,7 @@ def _form_of(kind: Any) -> _Form:
         write, read = _form_of(others[0])
         return _Form(
             lambda values: {name: write(value) for name, value in values.items()},
-            lambda plain: {name: read(each) for name, each in _object(plain).items()},
+            lambda plain: {name: read(each) for name, each in plain_object(plain).items()},
         )
     raise TypeError(f"no stored value has the type {kind}")
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
-from dstl_dagster.format import ColumnIds
+from dstl_dagster.format import ColumnIds, plain_list, whole_number
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.settings import parse_names
 from dstl_dagster.state.text import schema_as_bytes
@@ -169,9 +169,10 @@ class StateSchema:
         _, fields = decode_document(_KIND, _WITH_IDS, payload, "the schema of keyed state")
         with reading("a field of the schema of keyed state is missing or wrong"):
             message = base64.b64decode(fields["arrow"], validate=True)
-            key_columns, max_parallelism = list(fields["key_columns"]), int(fields["max_parallelism"])
+            key_columns = plain_list(fields["key_columns"])
+            max_parallelism = whole_number(fields["max_parallelism"])
             ids = ColumnIds.from_json(fields["column_ids"]) if "column_ids" in fields else None
-            partition_columns = list(fields.get("partition_columns", ()))
+            partition_columns = plain_list(fields.get("partition_columns", []))
         return cls.from_parts(message, key_columns, max_parallelism, ids, partition_columns)
 
     @classmethod

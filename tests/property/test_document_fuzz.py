@@ -351,6 +351,26 @@ def test_the_unchanged_document_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_list_or_an_object_is_not_taken_for_an_empty_one(name: str) -> None:
+    """A text, a list or an object that has nothing, where another of them belongs."""
+    plain, read = DOCUMENTS[name]
+    tree = json.loads(json.dumps(plain))
+    taken = []
+    for holder, key in places(tree):
+        value = holder[key]
+        if not isinstance(value, list | dict) or key in ("position", "at"):  # a position is the user's
+            continue
+        for wrong in ("", [], {}):
+            holder[key] = wrong
+            if type(wrong) is not type(value):
+                with contextlib.suppress(FormatError):
+                    read(json.dumps(tree).encode())
+                    taken.append((key, wrong))
+        holder[key] = value
+    assert taken == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
 @examples(50)
 @given(wrong=changes)
 def test_only_format_errors_are_raised(name: str, wrong: list[tuple[int, str, Plain]]) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle
+from dstl_dagster.format import ChangelogStateHandle, plain_object, whole_number
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.documents.reports import OperatorReport
@@ -201,7 +201,7 @@ class OperatorEntry:
             _report(operator, {**known, **fields.get("report", {})}, runs[-1].handles if own else ()),
             runs,
             known_rows,
-            int(fields.get("merged_bytes", 0)),
+            whole_number(fields.get("merged_bytes", 0)),
             listed,
         )
 
@@ -287,7 +287,7 @@ def load_list(store: ObjectStore, job: str, name: str, crc32c: int) -> _List:
     with reading(f"{name} is not a valid run list"):
         if fields["job"] != job:
             raise FormatError(f"run list {name} is of job {fields['job']!r}, not of {job!r}")
-        return _List(name, found, dict(fields["operators"]))
+        return _List(name, found, plain_object(fields["operators"]))
 
 
 class RunLists:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
-from dstl_dagster.format import NOT_STORED, JobNames, from_fields, to_fields
+from dstl_dagster.format import NOT_STORED, JobNames, from_fields, plain_object, to_fields
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.documents.entries import (
@@ -140,7 +140,7 @@ class Manifest:
         Raises: FormatError; NotFoundError (kind `state_missing`).
         """
         with reading(f"{where} is not a valid manifest"):
-            job, operators = str(fields["job"]), dict(fields["operators"])
+            job, operators = str(fields["job"]), plain_object(fields["operators"])
             names = JobNames(job)
             refs = {
                 name: (names.run_list(uuid.UUID(entry["list"][0])), int(entry["list"][1]))

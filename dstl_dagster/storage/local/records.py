@@ -24,7 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dstl_dagster.errors import FormatError
-from dstl_dagster.format.stored import from_fields, to_fields
+from dstl_dagster.format.stored import from_fields, plain_list, to_fields
 from dstl_dagster.storage.base import ObjectStat
 from dstl_dagster.storage.local.files import FileIdentity, HiddenFolder
 
@@ -158,7 +158,7 @@ def _from_text(text: bytes, path: str, name: str) -> list[Record]:
         document = json.loads(text)
         if document["version"] != _VERSION or document["name"] != name:
             raise FormatError(f"{path} is of version {document['version']} or of another name")
-        return [from_fields(Record, entry) for entry in document["generations"]]
+        return [from_fields(Record, entry) for entry in plain_list(document["generations"])]
     except _DAMAGES as error:
         raise FormatError(
             f"{path}, which records the object {name!r}, is damaged ({error}); "
