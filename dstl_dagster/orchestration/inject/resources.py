@@ -59,6 +59,10 @@ if TYPE_CHECKING:
     from dstl_dagster.spark import CheckpointBatch
 
 _FIRST_LATER = ("4", "4-7")
+# A service that does not answer must not hold up the run: the first step retries for longer.
+_IMPATIENT = GSFileSystemOptions(retry_max_attempt=1, http_connect_timeout=5_000, http_read_timeout=10_000)
+_checked: set[str] = set()
+_lock = threading.Lock()
 _Context = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
@@ -75,14 +79,35 @@ class _StoreResource(dg.ConfigurableResource[Any]):
     )
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Log a warning for bucket settings that would break guarantees or cost money."""
+        """Log the settings of each bucket that would break guarantees or cost money, once a process.
+
+        Two requests a bucket (its permissions, its settings); none for other stores. Nothing is written, and
+        nothing is raised.
+        """
         try:
             scratch = self.job_options().files.writer_temporary_bucket_name
         except InvalidInputError:
             return  # the op that uses the options names the wrong one, and fails permanently
-        log_bucket_findings(
-            context.log, self.uri, *([f"gs://{scratch}"] if scratch else []), open_bucket=self._open
-        )
+        for uri in (self.uri, *([f"gs://{scratch}"] if scratch else [])):
+            if context.log is None or not uri.startswith("gs://"):
+                continue
+            bucket_uri = "gs://" + uri.removeprefix("gs://").partition("/")[0]
+            # Dagster sets a resource up in every step, sometimes twice in one process; one report is enough.
+            with _lock:
+                is_first = bucket_uri not in _checked
+                _checked.add(bucket_uri)
+            if is_first:
+                self._check(context.log, bucket_uri)
+
+    def _check(self, log: dg.DagsterLogManager, bucket_uri: str) -> None:
+        try:
+            findings = check_store(self._open(bucket_uri, _IMPATIENT), write_probe=False)
+        except Exception as error:  # noqa: BLE001 (the work may succeed although the check failed)
+            log.info(f"{bucket_uri} was not checked: {error}")
+            return
+        for finding in findings:
+            write = log.info if finding.severity is Severity.NOTE else log.warning
+            write(f"{bucket_uri}: {finding.code}: {finding.message}. (dstl storage check {bucket_uri})")
 
     def get_resource_definition(self) -> Any:
         """Dagster asks for it while definitions load, so that a slip there fails no run."""
@@ -513,43 +538,3 @@ def with_changelog(given: ChangelogStorageResource | None, body: Callable[..., A
     with_given.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
     with_given.__annotations__ = {each.name: each.annotation for each in asked}
     return with_given
-
-
-# A service that does not answer must not hold up the run: the first step retries for longer.
-_IMPATIENT = GSFileSystemOptions(retry_max_attempt=1, http_connect_timeout=5_000, http_read_timeout=10_000)
-
-_checked: set[str] = set()
-_lock = threading.Lock()
-
-
-OpenBucket = Callable[[str, GSFileSystemOptions], ObjectStore]
-
-
-def log_bucket_findings(
-    log: dg.DagsterLogManager | None, *uris: str, open_bucket: OpenBucket = open_store
-) -> None:
-    """Log the preflight findings of each `gs://` bucket, once for each bucket and process. Never raises.
-
-    Two requests a bucket (its permissions, its settings); none for other stores. Nothing is written.
-    """
-    for uri in uris:
-        if log is None or not uri.startswith("gs://"):
-            continue
-        bucket_uri = "gs://" + uri.removeprefix("gs://").partition("/")[0]
-        # Dagster sets a resource up in every step, sometimes twice in one process; one report is enough.
-        with _lock:
-            is_first = bucket_uri not in _checked
-            _checked.add(bucket_uri)
-        if is_first:
-            _check(log, bucket_uri, open_bucket)
-
-
-def _check(log: dg.DagsterLogManager, bucket_uri: str, open_bucket: OpenBucket) -> None:
-    try:
-        findings = check_store(open_bucket(bucket_uri, _IMPATIENT), write_probe=False)
-    except Exception as error:  # noqa: BLE001 (the work may succeed although the check failed)
-        log.info(f"{bucket_uri} was not checked: {error}")
-        return
-    for finding in findings:
-        write = log.info if finding.severity is Severity.NOTE else log.warning
-        write(f"{bucket_uri}: {finding.code}: {finding.message}. (dstl storage check {bucket_uri})")
