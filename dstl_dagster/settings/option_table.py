@@ -51,7 +51,6 @@ class OptionTable:
 
     def __init__(self, options: Iterable[Option]) -> None:
         self.options = tuple(options)
-        self.keys = frozenset(option.key for option in self.options)
         self.spellings = frozenset(each for option in self.options for each in option.spellings)
 
     def values(self, mapping: Mapping[str, ConfigValue]) -> dict[str, Any]:
