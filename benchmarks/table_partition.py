@@ -1,9 +1,10 @@
 """One partition of a table loaded and replaced, against the same rows in a Parquet file for each partition.
 
-    python benchmarks/table_partition.py [--partitions 1000] [--rows 10000] [--rounds 9]
+    python benchmarks/table_partition.py [--partitions 1000] [--rows 10000] [--rounds 9] [--daily]
 
 A table by day and id, as the IO manager stores it: keyed state with partition columns, of which a replacement
-is a checkpoint. On a local folder without fsync, all runs merged, in turns.
+is a checkpoint. On a local folder without fsync, in turns; all runs merged, or with `--daily` as a checkpoint
+for each partition leaves them.
 """
 
 from __future__ import annotations
@@ -56,14 +57,18 @@ def replace(coordinator: CheckpointCoordinator, numbers: Sequence[int], rows: pa
     batch.complete()
 
 
-def measure_partition(partitions: int, row_count: int, rounds: int) -> Mapping[str, Sequence[Run]]:
+def measure_partition(
+    partitions: int, row_count: int, rounds: int, *, daily: bool = False
+) -> Mapping[str, Sequence[Run]]:
     """The runs of `load` and `replace`, of ours and of Parquet's."""
     with fresh_folder() as root:
         coordinator = CheckpointCoordinator("table", LocalObjectStore(root / "store", durable=False))
-        for first in range(0, partitions, AT_ONCE):
-            numbers = range(first, min(partitions, first + AT_ONCE))
+        at_once = 1 if daily else AT_ONCE
+        for first in range(0, partitions, at_once):
+            numbers = range(first, min(partitions, first + at_once))
             replace(coordinator, numbers, pa.concat_tables(rows_of(each, row_count) for each in numbers))
-        materialize(coordinator, force=True)
+        if not daily:
+            materialize(coordinator, force=True)
         for number in range(partitions):
             pq.write_table(rows_of(number, row_count), _file(root, number), compression="zstd")
         chosen = [int(each) for each in np.random.default_rng(3).permutation(partitions)]
@@ -101,9 +106,10 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=1_000)
     parser.add_argument("--rows", type=int, default=10_000, help="of a partition")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--daily", action="store_true", help="a checkpoint for each partition, not merged")
     given = parser.parse_args()
     print(conditions("pyarrow"))
-    runs = measure_partition(given.partitions, given.rows, given.rounds)
+    runs = measure_partition(given.partitions, given.rows, given.rounds, daily=given.daily)
     told(runs)
     ratios(runs, "load, ours", "load, Parquet", "2")
     ratios(runs, "replace, ours", "replace, Parquet", "3")
