@@ -112,7 +112,7 @@ def _fill(
     """Add what the tasks wrote, the query's position, and the bases that are due."""
     match sink_of(options, schema, batch):
         case StateSink() as sink:
-            batch.add(_state_report(batch, sink, outcomes))
+            batch.add(_state_report(batch, sink.state, outcomes, replaces=options.replace is not False))
         case FileSink() as sink:
             for report in _file_reports(sink, outcomes, micro_batch, batch.coordinator.store):
                 batch.add(report)
@@ -121,18 +121,20 @@ def _fill(
     batch.merge_due_runs()
 
 
-def _state_report(batch: Batch, sink: StateSink, outcomes: list[Outcome]) -> OperatorReport:
-    states = [outcome["state"] for outcome in outcomes if "state" in outcome]
-    handles = [ChangelogStateHandle.from_json(state["handle"]) for state in states]
+def _state_report(
+    batch: Batch, state: StateToWrite, outcomes: list[Outcome], *, replaces: bool
+) -> OperatorReport:
+    written = [outcome["state"] for outcome in outcomes if "state" in outcome]
+    handles = [ChangelogStateHandle.from_json(each["handle"]) for each in written]
     store, attempt, options = batch.coordinator.store, batch.attempt, batch.coordinator.job_options
-    operator, schema = sink.state.operator, sink.state.schema
+    operator, schema = state.operator, state.schema
     own = (attempt.checkpoint_id, operator, schema, tuple(handles), options)
-    written = StateAt(store.uri, attempt.job, *own).opened(store)
-    _refuse_shared_keys(written, states)
-    report = report_of(batch, sink.state, states, options)
-    if not sink.replaces:
+    new = StateAt(store.uri, attempt.job, *own).opened(store)
+    _refuse_shared_keys(new, written)
+    report = report_of(batch, state, written, options)
+    if not replaces:
         return report
-    gone = _keys_without_rows(batch, sink.state, written)
+    gone = _keys_without_rows(batch, state, new)
     deleted = pa.array(np.ones(gone.num_rows, np.bool_))
     removed = write_rows(
         gone, attempt, store, operator=operator, schema=schema, deleted=deleted, options=options

@@ -54,12 +54,10 @@ class StateSink:
     Attributes:
         state: as the write leaves it.
         deleted: the boolean column of the rows that delete their key, as the rows spell it.
-        replaces: whether the rows take the place of others: those of the state's scope.
     """
 
     state: StateToWrite
     deleted: str | None
-    replaces: bool
 
 
 @dataclass(frozen=True)
@@ -193,7 +191,7 @@ def _state_sink(options: SinkOptions, operator: str, schema: st.StructType, batc
             'format("dstl") does not: write it in foreachBatch(checkpointed_batches(...)), or set options '
             "ttl and ttl_column to a column of the rows, such as one of current_timestamp()"
         )
-    return StateSink(state, deleted, options.replace is not False)
+    return StateSink(state, deleted)
 
 
 def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) -> FileSink:
