@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format.envelope import reading
-from dstl_dagster.format.key_group_ranges import KeyGroupRange, common_ranges, merged_ranges
+from dstl_dagster.format.key_group_ranges import KeyGroupRange, merged_ranges
 from dstl_dagster.format.stored import NOT_STORED, from_fields, plain_list, to_fields, whole_number
 
 if TYPE_CHECKING:
@@ -111,11 +111,6 @@ class ChangelogStateHandle:
                 raise InvalidInputError(f"offset {offset} in {handle.name!r} is negative")
         if self.state_size < 0 or self.checkpointed_size < 0:
             raise InvalidInputError("the sizes of a changelog handle are bytes, 0 or more")
-
-    @property
-    def held_ranges(self) -> tuple[KeyGroupRange, ...]:
-        """The key groups that it can have changes of, ascending and disjoint."""
-        return common_ranges([self.key_group_range], self.held or None)
 
     def holding(self, key_groups: Iterable[int]) -> Self:
         """The same with changes of these key groups alone, which it lists if they are few ranges."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import KeyGroupRange, ranges_of_tasks
+from dstl_dagster.format import KeyGroupRange, common_ranges, ranges_of_tasks
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.read.keyed_state import KeyedState, Log, replayed_logs, split_count
 from dstl_dagster.keyed.read.pairs import paired_rows
@@ -144,7 +144,7 @@ def _key_groups_by_handle(state: KeyedState) -> dict[object, npt.NDArray[np.bool
             for stream, offset in handle.handles_and_offsets
         )
         groups = found.setdefault(key, np.zeros(state.schema.max_parallelism, np.bool_))
-        for each in handle.held_ranges:
+        for each in common_ranges([handle.key_group_range], handle.held or None):
             groups[each.start_key_group : each.end_key_group + 1] = True
     return found
 

@@ -65,7 +65,10 @@ def replayed_logs(
     `schema`: must be able to hold rows of every schema in the logs.
     """
     wanted_keys = None if keys is None else keys.wanted_keys
-    wanted = [_reads_of(log.handles, log.key_groups, wanted_keys) for log in logs]
+    wanted = [
+        [read for handle in log.handles if (read := _read_of(handle, log.key_groups, wanted_keys))]
+        for log in logs
+    ]
     reads = list(dict.fromkeys(itertools.chain(*wanted)))
     batches = dict(zip(reads, reader.read_all(reads), strict=True))
     replays = []
@@ -75,15 +78,6 @@ def replayed_logs(
             replay.add(batches[read])
         replays.append(replay)
     return replays
-
-
-def _reads_of(
-    handles: Iterable[ChangelogStateHandle],
-    key_groups: Sequence[KeyGroupRange],
-    wanted_keys: WantedKeys | None,
-) -> list[HandleRead]:
-    """The needed parts of each handle for these key groups; nothing of those that do not meet them."""
-    return [read for handle in handles if (read := _read_of(handle, key_groups, wanted_keys)) is not None]
 
 
 def _read_of(
