@@ -235,6 +235,28 @@ def test_what_a_restore_undid_is_shown_by_each_asset(shop: Shop) -> None:
         assert [each.value for each in shown.values()] == ["MATERIALIZED", "FAILED"], key
 
 
+def test_a_run_of_two_jobs_that_changes_neither_materializes_neither(shop: Shop) -> None:
+    """Each has a checkpoint of its own for the day, and the run one tag."""
+
+    def state(job: str) -> dg.AssetsDefinition:
+        @dg.op(name=f"update_{job}", out=dg.Out(dict))
+        def update(context: dg.OpExecutionContext, changelog: dstl.ChangelogStorageResource) -> dict:  # type: ignore[type-arg]
+            with changelog.checkpoint(context, job) as batch:
+                if batch.already_in is None:
+                    _write(batch, "kept", _rows(job, context))
+            return batch.reference
+
+        return dstl.build_state_asset(job, update, partitions_def=DAYS)
+
+    assets = [state("earlier"), state("later")]
+    assert shop.run(assets, ["later/state"], partition_key="2024-01-01") == ""
+    for _ in range(2):
+        assert shop.run(assets, partition_key="2024-01-02") == ""
+    for each, times in (("earlier", 1), ("later", 2)):
+        made = shop.instance.fetch_materializations(dg.AssetKey([each, "state"]), limit=5)
+        assert len(made.records) == times
+
+
 def test_two_outputs_of_one_asset_are_each_applied(shop: Shop) -> None:
     """Also where they are one operator, and where only one of them is selected."""
     metadata = {"dstl/keys": ["id"], "dstl/job": "orders", "dstl/operator": "kept"}
