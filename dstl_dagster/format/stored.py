@@ -11,7 +11,7 @@ values whose JSON is shorter than their fields: these have a `to_json` and a `fr
     X | None                null, or as X
     tuple[X, ...]           a list, as of a Sequence[X] and a tuple[X, Y]
     Mapping[str, X]         an object
-    a dataclass             an object with all of its fields, and no other
+    a dataclass             an object with all of its fields; others, of a later release, are ignored
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def to_fields(value: Any) -> dict[str, Any]:
 def from_fields(kind: type[T], plain: Any, **others: Any) -> T:
     """Inverse of `to_fields`, in a block of `reading`. `others`: fields that are not in `plain`.
 
-    Raises: ValueError, TypeError or LookupError for a field that is missing, unknown, or not of its type.
+    Raises: ValueError, TypeError or LookupError for a field that is missing, or not of its type.
     """
     stored: Any = kind
     found: T = _read(stored, _forms_of(stored), plain, **others)
@@ -199,7 +199,4 @@ def _write(forms: Mapping[str, _Form], value: Any) -> dict[str, Any]:
 
 
 def _read(kind: Any, forms: Mapping[str, _Form], plain: Any, **others: Any) -> Any:
-    values = {name: form.read(plain[name]) for name, form in forms.items()}
-    if len(plain) > len(values):
-        raise ValueError(f"unknown fields {sorted(plain.keys() - forms.keys())}")
-    return kind(**others, **values)
+    return kind(**others, **{name: form.read(plain[name]) for name, form in forms.items()})

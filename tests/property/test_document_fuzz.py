@@ -282,6 +282,8 @@ DOCUMENTS: dict[str, Case] = {
     "local record": (LOCAL, lambda body: _from_text(body, "it.json", "it")),
 }
 
+KEYED_BY_NAMES = {"operators", "sources", "savepoints", "savepoint_ends", "metadata", "ids", "dropped"}
+
 RAW = [
     "1e999",
     "-1e999",
@@ -368,6 +370,17 @@ def test_a_list_or_an_object_is_not_taken_for_an_empty_one(name: str) -> None:
                     taken.append((key, wrong))
         holder[key] = value
     assert taken == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_field_of_a_later_release_is_ignored(name: str) -> None:
+    """In each object whose keys are fields; what must not be ignored has a higher version."""
+    plain, read = DOCUMENTS[name]
+    tree = json.loads(json.dumps(plain))
+    for holder, key in [*places(tree), ([tree], 0)]:
+        if isinstance(holder[key], dict) and key not in KEYED_BY_NAMES:
+            holder[key]["of_a_later_release"] = [1]
+    read(json.dumps(tree).encode())
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

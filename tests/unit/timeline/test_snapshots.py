@@ -204,7 +204,7 @@ def test_a_wrong_snapshot_is_refused(job):
         coordinator.timeline.tail()
 
 
-@pytest.mark.parametrize("field", ["checkpoints", "open", "abandoned"])
+@pytest.mark.parametrize("field", ["checkpoints", "open_attempt", "abandoned"])
 def test_a_snapshot_that_is_not_as_documented_is_a_format_error(job, field):
     """Whatever is in its place, a FormatError names the slot."""
     coordinator = long_history(job, 10)
