@@ -7,11 +7,12 @@ view of the store: from the request at which it dies on, no other of its request
 # No postponed annotations: Dagster reads the types of arguments as objects.
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import dagster as dg
@@ -57,6 +58,8 @@ class Work:
         rows: of the batch.
         batch: what a driver calls it.
         beside: the other works of the code location, which load with it.
+        prefix: of the keys under which the code location loads its assets.
+        shown: it shows the job's checkpoints, too.
     """
 
     way: str
@@ -70,6 +73,8 @@ class Work:
     rows: pa.Table
     batch: str
     beside: tuple["Work", ...] = ()
+    prefix: str = ""
+    shown: bool = False
 
 
 @dataclass
@@ -159,7 +164,7 @@ class Runner:
         return LocalObjectStore(self.folder) if self._store is None else self._store
 
     def _launch(self, work: Work, again: Ran | None, *, whole: bool, meant: bool, anew: bool) -> Ran:
-        changelog = dstl.ChangelogStorageResource(uri=self.folder.as_uri())
+        changelog = changelog_of(self.folder)
         keys_module._sources.clear()
         for each in work.beside:  # a code location loads them all
             if each.way in _LOADED:
@@ -296,8 +301,28 @@ def _job_of(work: Work, changelog: dstl.ChangelogStorageResource) -> dg.JobDefin
     """The job by which Dagster runs it."""
     if work.way == "op":
         return _of_op(work, changelog)
-    asset = _ASSETS[work.way](work, changelog)
-    return dg.Definitions(assets=[asset]).resolve_implicit_global_asset_job_def()
+    return definitions_of([work], changelog).resolve_implicit_global_asset_job_def()
+
+
+def changelog_of(folder: Path) -> dstl.ChangelogStorageResource:
+    """Of a store, whose timelines have a snapshot as often as they may."""
+    return dstl.ChangelogStorageResource(
+        uri=folder.as_uri(), options={"dstl.checkpoint.snapshot-interval": "8"}
+    )
+
+
+def definitions_of(works: Sequence[Work], changelog: dstl.ChangelogStorageResource) -> dg.Definitions:
+    """The assets of these, and what shows their jobs."""
+    assets = [_ASSETS[each.way](each, changelog) for each in works]
+    jobs = {each.job for each in works if each.shown}
+    shown = [spec for job in sorted(jobs) for spec in dstl.checkpoint_asset_specs(job)]
+    prefix = next((each.prefix for each in works), "")
+    if prefix:
+        module = ModuleType("programs")
+        vars(module).update({f"asset{number}": each for number, each in enumerate(assets)})
+        assets = [*dg.load_assets_from_modules([module], key_prefix=prefix)]
+        shown = [each.replace_attributes(key=each.key.with_prefix(prefix)) for each in shown]
+    return dg.Definitions(assets=[*assets, *shown])
 
 
 def _of_io_manager(work: Work, changelog: dstl.ChangelogStorageResource) -> dg.AssetsDefinition:

@@ -23,7 +23,7 @@ import pytest
 
 from dstl_dagster.checkpoint import CheckpointCoordinator, change_columns, change_names
 from dstl_dagster.errors import DstlError, ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.jobs import drop_job
+from dstl_dagster.jobs import correct, drop_job, plan_correction
 from dstl_dagster.keyed import Manifest, NameChange, diff_checkpoints
 from dstl_dagster.orchestration import run_claims as claims_module
 from dstl_dagster.state import ColumnChanges
@@ -31,6 +31,7 @@ from dstl_dagster.storage import LocalObjectStore, ObjectStore
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.timeline import AsOf
+from tests.property.program_pages import JobPage
 from tests.property.program_runs import KEYS, Ran, Runner, Work, runner_of
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -60,6 +61,7 @@ class Program:
     key, the name of a text and the type of a number.
 
     `mark`: whose rows they are; a definition that goes on under a new name has the former one's.
+    `prefix`: of the keys that its code location loads.
     """
 
     way: str
@@ -71,6 +73,13 @@ class Program:
     column: str = "note"
     number: str = "int32"
     mark: str = ""
+    prefix: str = ""
+
+    @property
+    def asset_path(self) -> list[str]:
+        """The key of the asset that it is."""
+        of_job = [self.job] if self.way in ("asset", "function") else []
+        return [*([self.prefix] if self.prefix else []), *of_job, self.name]
 
     @property
     def definition(self) -> dg.PartitionsDefinition[str] | None:
@@ -87,15 +96,13 @@ class Program:
     def writer(self) -> str:
         """Who it is, in the words of `Source.by`."""
         match self.way:
-            case "asset" | "function":
-                return f"asset:{self.job}/{self.name}"
             case "op":
                 return f"op:{self.name}"
             case "driver":
                 return f"driver:{self.name}"
             case "sink":
                 return f"operator:{self.operator}"
-        return f"asset:{self.name}"
+        return f"asset:{'/'.join(self.asset_path)}"
 
     @property
     def own_source(self) -> str:
@@ -123,6 +130,7 @@ class World:
         left_out: days that were no partition's when a program went on.
         given: by job and mark, the days of green runs; of partitions without time the key.
         follower: how an operator of a job is followed.
+        pages: what Dagster shows, by job; none where nobody looks.
     """
 
     folder: Path
@@ -139,6 +147,8 @@ class World:
     wrong: list[str] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
     running: list[Program] = field(default_factory=list)
+    pages: dict[str, JobPage] = field(default_factory=dict)
+    shown: bool = False
     dropped: list[set[tuple[str, str]]] = field(default_factory=list)
     """By drop, the marks and days that went with it."""
 
@@ -202,7 +212,7 @@ class World:
             self.look(program)
             went = set().union(*self.dropped[dropped:])
             for day in days if drops < self.history.count(f"drop {program.job}") else ():
-                if (program.mark, day) not in went | self._days_in(program.job):
+                if (program.mark, day) not in went | self.days_in(program.job):
                     self.wrong.append(f"{program}: day {day} neither went with the drop nor came after it")
             if still and meanwhile is None and self.newest(program.job) > newest:
                 self._look_at(program, key)
@@ -234,7 +244,16 @@ class World:
                 "number", numbers
             ),
             f"run {number}" if key is None else key,
+            prefix=program.prefix,
+            shown=self.shown,
         )
+
+    def work_of(self, program: Program) -> Work:
+        """As its code location loads it."""
+        return self._work(program, keys_of(program)[0], -1)
+
+    def keys_of(self, program: Program) -> list[str | None]:
+        return keys_of(program)
 
     def look(self, program: Program) -> None:
         """After a green run: what its program was given is there, and no day twice, also of a dead run."""
@@ -329,17 +348,17 @@ class World:
         except DstlError as error:
             self.history.append(f"a command was refused: {error}")
 
-    def _days_in(self, job: str) -> set[tuple[str, str]]:
+    def days_in(self, job: str) -> set[tuple[str, str]]:
         """The marks and days that the job has."""
         rows = [row for each in self.operators(job) for row in self.rows(job, each)]
         return {(row["asset"], row["day"]) for row in rows}
 
     def has_rows_of(self, program: Program) -> bool:
         """Whether a run of it, also one that died, has rows in its job."""
-        return any(mark == program.mark for mark, _ in self._days_in(program.job))
+        return any(mark == program.mark for mark, _ in self.days_in(program.job))
 
     def drop(self, job: str, rng: random.Random) -> None:
-        self.dropped.append(self._days_in(job))
+        self.dropped.append(self.days_in(job))
 
         def does(store: ObjectStore) -> None:
             # As soon as it begins, nothing of the job is owed to anybody.
@@ -347,6 +366,8 @@ class World:
                 del self.given[each]
             self.history.append(f"drop {job}")
             drop_job(store, job, owner="test", force=True, clock=_NoWait())
+            if job in self.pages:
+                self.pages[job].begins = None
 
         self.by_hand(rng, does)
 
@@ -363,6 +384,39 @@ class World:
 
         self.by_hand(rng, does)
         self._owe_what_is_there(job)
+
+    def correct(self, program: Program, key: str | None) -> None:
+        """The day, and those after it, of all programs of the job that have it."""
+        coordinator, first = self.coordinator(program.job), next(self.numbers)
+        restored: list[str] = []
+        ran: list[tuple[Program, str]] = []
+
+        def run(batch: str) -> None:
+            if not restored:
+                self._owe_what_is_there(program.job)
+            restored.append(batch)
+            for each in self.programs:
+                if each.job == program.job and batch in keys_of(each):
+                    if not self.run(each, batch).green:
+                        raise NotFoundError(f"the run of {batch} of {each} failed")
+                    ran.append((each, batch))
+
+        try:
+            plan = plan_correction(coordinator, key or "none")
+            self.history.append(f"correct {key} of {program.job}: {', '.join(plan.in_words())}")
+            correct(coordinator, plan, run)
+        except DstlError as error:
+            self.history.append(f"the correction ended: {error}")
+            self._owe_what_is_there(program.job)
+            return
+        if not restored:
+            self._owe_what_is_there(program.job)
+        rows = [row for each in self.operators(program.job) for row in self.rows(program.job, each)]
+        for each in self.programs:
+            days = self.days_of(each, key, 0) if each.job == program.job and key in keys_of(each) else ()
+            for row in rows:
+                if row["asset"] == each.mark and row["day"] in days and int(row["run"]) <= first:
+                    self.wrong.append(f"{each}: {key} was corrected, and {row} is as before")
 
     def forget(self, program: Program, rng: random.Random) -> None:
         """Drop each operator that has its rows, and all that the sources of these wrote: they begin anew.
@@ -431,6 +485,18 @@ class World:
             if program.column in row or row[to.column] is None:
                 self.wrong.append(f"{program}: {row} is not as before the rename {columns}")
         return is_done
+
+    def look_at_page(self, job: str, meanwhile: Callable[[], None] | None = None) -> None:
+        """Its sensors tick."""
+        if self.shown and any(
+            each.way in ("asset", "function") and each.job == job for each in self.programs
+        ):
+            self.page_of(job).tick(meanwhile)
+
+    def page_of(self, job: str) -> JobPage:
+        if job not in self.pages:
+            self.pages[job] = JobPage(self, job)
+        return self.pages[job]
 
     def follow(self, job: str) -> None:
         """Each operator of the job has a follower, which takes up what it has missed."""
@@ -644,6 +710,18 @@ def twin(rng: random.Random, program: Program) -> Program:
     made = replace(program, name=name, mark=name, source=source)
     if made.way == "sink":  # two of one operator are one
         made = replace(made, operator="counts" if made.operator == "totals" else "totals")
+    return made
+
+
+def drawn_together(rng: random.Random) -> list[Program]:
+    """Assets of one job, most with partitions of the same names; others and drivers beside them."""
+    prefix, partitions = rng.choice(["", "eu"]), rng.choice(["daily", "daily", "static"])
+    made = []
+    for name in ("orders", "totals", "parts")[: rng.choice([2, 3])]:
+        way = rng.choice(["asset", "function", "function", "io manager", "driver"] if made else ["function"])
+        own = rng.choice([partitions, partitions, partitions, "none"])
+        operator = rng.choice(["totals", "counts", "sums"])
+        made.append(Program(way, name, "orders", operator, None, own, mark=name, prefix=prefix))
     return made
 
 

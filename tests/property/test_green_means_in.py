@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -17,17 +18,20 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dstl_dagster.checkpoint import Batch, Claim, OperatorReport, coordinator
+from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Claim, OperatorReport, coordinator
 from dstl_dagster.checkpoint.steps import trigger
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format import ColumnIds
+from dstl_dagster.jobs import correction
 from dstl_dagster.orchestration import partition_order
 from dstl_dagster.orchestration.inject import resources
 from dstl_dagster.orchestration.partitions import window_of
+from dstl_dagster.orchestration.report import findings, reconcile
+from dstl_dagster.orchestration.watch import downstream, timeline_follower
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.testing.fault_schedules import Fault
-from dstl_dagster.timeline import AsOf, BatchKey, Timeline
+from dstl_dagster.timeline import AsOf, BatchKey, Timeline, TimelineView
 from tests.property.program_runs import START_OVER, instance_of_runs
 from tests.property.programs import (
     COLUMNS,
@@ -39,6 +43,7 @@ from tests.property.programs import (
     changed,
     drawn,
     drawn_quiet,
+    drawn_together,
     keys_of,
     twin,
     world_of,
@@ -63,9 +68,11 @@ THEMES = (
     ("name", "source"),
     ("way",),
     (),
+    ("page",),
+    ("page",),
 )
-"""What a case is about, in turn by its seed, so that each comes once in eight: what of a program differs once
-it has state; that the other program comes for the same days; nothing.
+"""What a case is about, in turn by its seed, so that each comes once in ten: what of a program differs once
+it has state; that the other program comes for the same days; nothing; what Dagster shows of a job's assets.
 """
 WEIGHTS = {
     "next": 9,
@@ -84,13 +91,31 @@ WEIGHTS = {
     "savepoint": 1,
 }
 
+SHOWN_WEIGHTS = {
+    "next": 12,
+    "any": 1,
+    "again": 3,
+    "execute again": 1,
+    "restore": 3,
+    "drop": 1,
+    "die": 2,
+    "at once": 1,
+    "correct": 4,
+    "look": 4,
+    "look at once": 2,
+    "wipe": 2,
+    "clear": 2,
+}
+"""Where Dagster's page is looked at, whose programs stay as they are."""
+SHOWN_STEPS = 12
+
 
 class Case:
     """One case: a world, and how far each of its programs is."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         self.world, self._rng = world, rng
-        self._at = [0, 0]
+        self._at = [0] * len(world.programs)
         self._sinks = {(each.job, each.operator): each.mark for each in world.programs if each.way == "sink"}
 
     def open(self, theme: tuple[str, ...]) -> None:
@@ -105,7 +130,7 @@ class Case:
         if "column" in theme or rng.random() < 0.5:
             self.world.follow(self.world.programs[which].job)
         if "other" in theme:
-            which = 1 - which
+            which = self._other(which)
         else:
             now, last = self.world.programs[which], max(0, self._at[which] - 1)
             stood = window_of(now.definition, keys_of(now)[last % len(keys_of(now))])
@@ -128,10 +153,15 @@ class Case:
                 return index
         return max(0, self._at[which] - 1)
 
+    def next(self) -> None:
+        """The next partition of one of the programs."""
+        self._next(self._rng.randrange(len(self._at)))
+
     def step(self) -> None:
         """Something happens to one of the programs."""
-        which, rng, world = self._rng.randrange(2), self._rng, self.world
-        does = rng.choices([*WEIGHTS], [*WEIGHTS.values()])[0]
+        which, rng, world = self._rng.randrange(len(self._at)), self._rng, self.world
+        weights = SHOWN_WEIGHTS if world.shown else WEIGHTS
+        does = rng.choices([*weights], [*weights.values()])[0]
         now = world.programs[which]
         keys = keys_of(now)
         match does:
@@ -158,6 +188,8 @@ class Case:
                 world.follow(now.job)
             case "savepoint":
                 world.savepoint(now.job, rng)
+            case "correct" | "look" | "look at once" | "wipe" | "clear":
+                self._operate(does, which)
             case "rename column":
                 other = next(each for each in COLUMNS if each != now.column)
                 self._becomes(which, replace(now, column=other), by_command=True)
@@ -165,9 +197,27 @@ class Case:
                 what = NAMES if does == "rename" else ["partitions", "way", "partitions", "number", *NAMES]
                 self._edit(which, what, by_command=does == "rename")
 
+    def _operate(self, does: str, which: int) -> None:
+        """What somebody does on Dagster's page."""
+        world, now = self.world, self.world.programs[which]
+        match does:
+            case "correct":
+                world.correct(now, self._rng.choice(keys_of(now)[: self._at[which] + 1]))
+            case "look":
+                world.look_at_page(now.job)
+            case "look at once":
+                world.look_at_page(now.job, lambda: self._next(self._other(which)))
+            case "wipe":
+                world.page_of(now.job).wipe()
+            case _:
+                world.page_of(now.job).forget()
+
     def _key(self, which: int) -> str | None:
         keys = keys_of(self.world.programs[which])
         return keys[self._at[which] % len(keys)]
+
+    def _other(self, which: int) -> int:
+        return (which + 1) % len(self._at)
 
     def _next(self, which: int, **more: object) -> None:
         now, key = self.world.programs[which], self._key(which)
@@ -195,7 +245,7 @@ class Case:
         def meanwhile() -> None:
             match does:
                 case "run":
-                    self._next(1 - which)
+                    self._next(self._other(which))
                 case "drop":
                     world.drop(job, rng)
                 case _:
@@ -237,7 +287,9 @@ def play(
     follower: Callable[[World, str, str], Followed] = Follower,
 ) -> World:
     """One case. Its world has in `wrong` what was lost, doubled or passed over."""
-    rng = random.Random(seed)
+    rng, theme = random.Random(seed), THEMES[seed % len(THEMES)]
+    if "page" in theme:
+        return _play_shown(rng, instance)
     one = drawn(rng)
     other = twin(rng, one) if rng.random() < 0.4 else drawn(rng)
     while not _fits(one, other):
@@ -249,13 +301,29 @@ def play(
         world_of(programs, instance, patched, apart=apart, quiet=quiet) as world,
     ):
         world.follower, case = follower, Case(world, rng)
-        theme = THEMES[seed % len(THEMES)]
         if theme:
             case.open(theme)
         for _ in range(STEPS):
             case.step()
         for each in {each.job for each in programs}:
             world.follow(each)
+        return world
+
+
+def _play_shown(rng: random.Random, instance: dg.DagsterInstance) -> World:
+    """A case whose programs are assets of one job, and whose page is looked at."""
+    programs = drawn_together(rng)
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        world_of(programs, instance, patched, apart=rng.random() < 0.5, quiet=drawn_quiet(rng)) as world,
+    ):
+        case, world.shown = Case(world, rng), True
+        for _ in range(rng.randint(0, 2)):
+            case.next()
+        world.page_of("orders")
+        for _ in range(SHOWN_STEPS):
+            case.step()
+        world.page_of("orders").last()
         return world
 
 
@@ -370,6 +438,55 @@ def a_batch_without_rows_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Batch, "add", add)
 
 
+def the_sensor_knows_no_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = timeline_follower.compare_timeline
+    monkeypatch.setattr(
+        timeline_follower,
+        "compare_timeline",
+        lambda instance, coordinator, *_keys, followed_to: plain(
+            instance, coordinator, followed_to=followed_to
+        ),
+    )
+
+
+def a_restore_undid_one_batch_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = CheckpointCoordinator.left_behind
+    monkeypatch.setattr(
+        CheckpointCoordinator,
+        "left_behind",
+        lambda *of: [*{each.idempotency_key: each for each in plain(*of)}.values()],
+    )
+
+
+def the_only_asset_made_each_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = reconcile.state_of
+    monkeypatch.setattr(
+        reconcile,
+        "state_of",
+        lambda assets, made: assets if len(assets.state_keys) == 1 else plain(assets, made),
+    )
+
+
+def a_batch_is_corrected_from_its_last_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correction, "_held_since", lambda view, batch: view.applied_in(batch))
+
+
+def a_wiped_page_begins_anew_downstream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downstream, "replace", lambda cursor, **_: cursor)
+
+
+def what_completes_in_a_tick_was_cleaned_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def view(asking: Any) -> TimelineView:
+        found = vars(asking).setdefault("_tail", asking.coordinator.timeline.tail())
+        return replace(found, slot=sys.maxsize)
+
+    monkeypatch.setattr(downstream._Asking, "_view", property(view))
+
+
+def the_batch_of_a_run_is_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "has_partition", lambda *_: True)
+
+
 @pytest.mark.parametrize(
     "variant",
     [
@@ -388,6 +505,13 @@ def a_batch_without_rows_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         digits_are_an_id,
         any_name_is_a_savepoints,
         a_batch_without_rows_says_nothing,
+        the_sensor_knows_no_prefix,
+        a_restore_undid_one_batch_of_a_name,
+        the_only_asset_made_each_checkpoint,
+        a_batch_is_corrected_from_its_last_checkpoint,
+        a_wiped_page_begins_anew_downstream,
+        what_completes_in_a_tick_was_cleaned_up,
+        the_batch_of_a_run_is_a_partition,
     ],
 )
 @pytest.mark.soak
