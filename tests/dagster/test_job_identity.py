@@ -257,6 +257,28 @@ def test_a_run_of_two_jobs_that_changes_neither_materializes_neither(shop: Shop)
         assert len(made.records) == times
 
 
+def test_an_archived_day_that_one_asset_lost_is_found(shop: Shop) -> None:
+    """The archive has the day by its name, which a checkpoint of the other asset holds."""
+    shop.changelog = dstl.ChangelogStorageResource(
+        uri=shop.uri, options={"dstl.checkpoint.snapshot-interval": "8"}
+    )
+    states = [
+        shop.decorated(dstl.JobAssets("pair", state=name), name, partitions_def=DAYS, name=name)
+        for name in ("one", "two")
+    ]
+    for name in ("one", "two"):
+        assert shop.run(states, [f"pair/{name}"], partition_key="2024-01-01") == ""
+    coordinator = CheckpointCoordinator("pair", open_store(shop.uri))
+    coordinator.restore(1)
+    for day in ("2024-01-02", "2024-01-03", "2024-01-04"):
+        assert shop.run(states, ["pair/one"], partition_key=day) == ""
+    view = coordinator.timeline.tail()
+    assert "2024-01-01" not in {each.key for each in view.keys}
+    found = dstl.JobAssets("pair").found_in(each.get_asset_spec() for each in states)
+    said = partitions_finding(Page(found, shop.instance, DAYS), view)
+    assert said.text.startswith("2024-01-01 is in no checkpoint"), said.text
+
+
 def test_two_outputs_of_one_asset_are_each_applied(shop: Shop) -> None:
     """Also where they are one operator, and where only one of them is selected."""
     metadata = {"dstl/keys": ["id"], "dstl/job": "orders", "dstl/operator": "kept"}
