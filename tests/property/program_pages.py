@@ -72,17 +72,21 @@ class JobPage:
 
     def tick(self, meanwhile: Callable[[], None] | None = None) -> None:
         """Both sensors, to the end; then the page is looked at. `meanwhile`: during the second one's tick."""
+        during = meanwhile
         try:
             before = self._check()
             for _ in range(_TICKS):
                 if not self._report():
                     break
-            self._ask(meanwhile)
+            for _ in range(_TICKS):
+                if not self._ask(meanwhile):
+                    break
+                meanwhile = None
         except DstlError as error:
             self.world.history.append(f"the sensors of {self.job} refuse: {error}")
             return
         self.world.history.append(f"the sensors of {self.job} ticked; the check was {before}")
-        if meanwhile is None:
+        if during is None:
             self._look()
             self._check()
 
@@ -127,7 +131,8 @@ class JobPage:
         self.cursor = result.cursor
         return bool(self.cursor != before)
 
-    def _ask(self, meanwhile: Callable[[], None] | None) -> None:
+    def _ask(self, meanwhile: Callable[[], None] | None) -> bool:
+        """One tick of the sensor that asks; whether it went on."""
         todo = [] if meanwhile is None else [meanwhile]
 
         def config(_completed: Completed) -> dict[str, Any]:
@@ -142,7 +147,7 @@ class JobPage:
             run_config=config,
             changelog=changelog_of(self.world.folder),
         )
-        result = self._evaluated(sensor, self.asked_to)
+        result, before = self._evaluated(sensor, self.asked_to), self.asked_to
         self.asked_to = result.cursor
         slots = {
             str(each.attempt): each.slot for each in self._timeline.records() if isinstance(each, Completed)
@@ -154,6 +159,7 @@ class JobPage:
             if self.begins is not None and slots.get(attempt, self.begins + 1) <= self.begins:
                 self.world.wrong.append(f"downstream of {self.job} was asked for {attempt}, from before it")
             self.asked.append(attempt)
+        return bool(self.asked_to != before)
 
     # ---- what they show ----
 
@@ -193,13 +199,17 @@ class JobPage:
                     self.world.wrong.append(f"{self.job}: {key} of {each.mark} is there, and is not shown")
 
     def _check(self) -> str:
-        """The check beside a checkpoint passes only where the page is true."""
+        """The check passes where the page is true; beside a checkpoint, by the last days alone."""
         definitions = [each.definition for each in self._programs if each.definition is not None]
         if not definitions:
             return "none"
         page = Page(self._assets(), self.world.runner.instance, definitions[0])
-        found = partitions_finding(page, self._timeline.tail(), thorough=False)
-        untrue = self._untrue()
+        view, untrue = self._timeline.tail(), self._untrue()
+        found = partitions_finding(page, view)
         if found.passed and untrue:
             self.world.wrong.append(f"the check of {self.job} passes, and {sorted(untrue)} are not there")
+        last = max((day for _, day in self.world.days_in(self.job) if day[0].isdigit()), default="")
+        late = [key for _, key in untrue if key > last and "-" in key]
+        if late and partitions_finding(page, view, thorough=False).passed:
+            self.world.wrong.append(f"the check of {self.job} passes, and {late} are not there")
         return "passed" if found.passed else found.text

@@ -158,10 +158,16 @@ class Case:
         self._next(self._rng.randrange(len(self._at)))
 
     def step(self) -> None:
-        """Something happens to one of the programs."""
-        which, rng, world = self._rng.randrange(len(self._at)), self._rng, self.world
-        weights = SHOWN_WEIGHTS if world.shown else WEIGHTS
-        does = rng.choices([*weights], [*weights.values()])[0]
+        """Something happens to one of the programs, or to the page of its job."""
+        which, weights = self._rng.randrange(len(self._at)), SHOWN_WEIGHTS if self.world.shown else WEIGHTS
+        does = self._rng.choices([*weights], [*weights.values()])[0]
+        if does in ("correct", "look", "look at once", "wipe", "clear"):
+            self._operate(does, which)
+        else:
+            self._do(does, which)
+
+    def _do(self, does: str, which: int) -> None:
+        rng, world = self._rng, self.world
         now = world.programs[which]
         keys = keys_of(now)
         match does:
@@ -188,8 +194,6 @@ class Case:
                 world.follow(now.job)
             case "savepoint":
                 world.savepoint(now.job, rng)
-            case "correct" | "look" | "look at once" | "wipe" | "clear":
-                self._operate(does, which)
             case "rename column":
                 other = next(each for each in COLUMNS if each != now.column)
                 self._becomes(which, replace(now, column=other), by_command=True)
