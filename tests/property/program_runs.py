@@ -29,6 +29,7 @@ import dstl_dagster as dstl
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Claim
 from dstl_dagster.errors import DstlError, ErrorKind
 from dstl_dagster.keyed import Measure, write_rows
+from dstl_dagster.orchestration import code_location as location_module
 from dstl_dagster.orchestration import keys as keys_module
 from dstl_dagster.orchestration.inject import resources as resources_module
 from dstl_dagster.spark.sink.options import SinkOptions
@@ -94,12 +95,14 @@ class Runner:
     Attributes:
         is_defined: what the program that runs now knows to be defined.
         kept: the coordinators of drivers, which stay from batch to batch.
+        location: the code location of the run, where that is loaded.
     """
 
     folder: Path
     instance: dg.DagsterInstance
     is_defined: Callable[[str], bool]
     kept: dict[str, CheckpointCoordinator] = field(default_factory=dict)
+    location: dg.RepositoryDefinition | None = None
     _store: ObjectStore | None = None
 
     def run(
@@ -169,6 +172,10 @@ class Runner:
         for each in work.beside:  # a code location loads them all
             if each.way in _LOADED:
                 _job_of(each, changelog)
+        if work.shown:
+            loaded = {each.name: each for each in (*work.beside, work) if each.way in _ASSETS}
+            self.location = definitions_of([*loaded.values()], changelog).get_repository_def()
+            keys_module._sources.clear()
         job = _job_of(work, changelog)
         tags = {} if work.key is None else {"dagster/partition": work.key}
         tags |= {IGNORE: "true"} if meant else {}
@@ -276,6 +283,7 @@ def runner_of(
     runner = Runner(folder, instance, is_defined)
     monkeypatch.setattr(resources_module, "open_store", lambda _uri, _options: runner.open_store())
     monkeypatch.setattr(keys_module, "_sources", {})
+    monkeypatch.setattr(location_module, "code_location", lambda _context: runner.location)
     return runner
 
 

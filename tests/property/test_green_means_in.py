@@ -319,7 +319,7 @@ def _play_shown(rng: random.Random, instance: dg.DagsterInstance) -> World:
     programs = drawn_together(rng)
     with (
         pytest.MonkeyPatch.context() as patched,
-        world_of(programs, instance, patched, apart=rng.random() < 0.5, quiet=drawn_quiet(rng)) as world,
+        world_of(programs, instance, patched, apart=False, quiet=drawn_quiet(rng)) as world,
     ):
         case, world.shown = Case(world, rng), True
         for _ in range(rng.randint(0, 2)):
