@@ -68,11 +68,14 @@ def state_of(
         return assets.of_state(made_by[0])
     if len(assets.state_keys) > 1:
         return None
-    # What no asset of Dagster's made is shown by the only one; an external asset shows whatever is made.
+    # What no asset made is shown by the only one, unless that makes its own; an external one shows whatever
+    # is made.
     graph = None if definitions is None else definitions.asset_graph
     shown = assets.state_key
     is_external = graph is not None and graph.has(shown) and not graph.get(shown).is_executable
-    return assets if is_external or not by.startswith("asset:") else None
+    has_own = any(each.by == asset_source(shown) for each in checkpoint.manifest.sources.values())
+    is_anothers = by.startswith("asset:") or (has_own and checkpoint.source is not None)
+    return assets if is_external or not is_anothers else None
 
 
 def state_partitions(

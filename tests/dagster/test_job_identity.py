@@ -19,10 +19,10 @@ import pytest
 from click.testing import CliRunner
 
 import dstl_dagster as dstl
-from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Claim
 from dstl_dagster.cli import main
 from dstl_dagster.errors import ConflictError, InvalidInputError
-from dstl_dagster.keyed import write_rows
+from dstl_dagster.keyed import Measure, write_rows
 from dstl_dagster.orchestration.partition_order import next_partition, require_next_partition
 from dstl_dagster.orchestration.partitions import window_key
 from dstl_dagster.orchestration.report.findings import partitions_finding
@@ -87,6 +87,14 @@ class Shop:
         return _said(
             job.execute_in_process(instance=self.instance, asset_selection=keys, raise_on_error=False, **more)
         )
+
+    def tick(self, assets: list[Any], job: str) -> None:
+        """Of the job's sensor, with what Dagster writes of it."""
+        sensor = dstl.build_checkpoint_sensor(job, partitions_def=DAYS, changelog=self.changelog)
+        defs = dg.Definitions(assets=assets, sensors=[sensor], resources={"changelog": self.changelog})
+        with dg.build_sensor_context(instance=self.instance, definitions=defs) as context:
+            for event in sensor(context).asset_events:
+                self.instance.report_runless_asset_event(event)
 
     def rows(self, job: str) -> dict[str, list[str]]:
         """By operator."""
@@ -194,6 +202,19 @@ def test_days_and_weeks_of_one_job_are_each_compared_in_their_own_words(shop: Sh
     assert partitions_finding(page, view).passed
 
 
+def test_an_asset_shows_no_day_of_a_driver_beside_it(shop: Shop) -> None:
+    """The batch has the name of a day that the asset was never run for: a backfill must not skip it."""
+    states = [shop.decorated(dstl.JobAssets("fed", state="one"), "one", partitions_def=DAYS, name="one")]
+    assert shop.run(states, partition_key="2024-01-01") == ""
+    coordinator = CheckpointCoordinator("fed", open_store(shop.uri))
+    claim = Claim("feed", "driver:feed", Measure("keys", {}), ("two",), is_defined=lambda _: True)
+    batch = Batch.open(coordinator, idempotency_key=claim.key("2024-01-02"), claim=claim)
+    _write(batch, "two", pa.table({"id": ["two"]}, ROWS))
+    batch.complete()
+    shop.tick(states, "fed")
+    assert shop.instance.get_materialized_partitions(dg.AssetKey(["fed", "one"])) == {"2024-01-01"}
+
+
 def test_an_external_asset_shows_what_an_asset_made_elsewhere(shop: Shop) -> None:
     """In another code location, which shows the job as one that runs outside of it."""
     made = shop.decorated("far", "kept", partitions_def=DAYS)
@@ -226,10 +247,7 @@ def test_what_a_restore_undid_is_shown_by_each_asset(shop: Shop) -> None:
         "2024-01-02 is in no checkpoint, as after a restore, but shown as materialized"
     )
     coordinator.restore(2)
-    sensor = dstl.build_checkpoint_sensor("pair", partitions_def=DAYS, changelog=shop.changelog)
-    defs = dg.Definitions(assets=states, sensors=[sensor], resources={"changelog": shop.changelog})
-    with dg.build_sensor_context(instance=shop.instance, definitions=defs) as context:
-        sensor(context)
+    shop.tick(states, "pair")
     for key in keys:
         shown = shop.instance.get_status_by_partition(key, ["2024-01-01", "2024-01-02"], DAYS)
         assert [each.value for each in shown.values()] == ["MATERIALIZED", "FAILED"], key
