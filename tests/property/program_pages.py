@@ -35,6 +35,7 @@ class JobPage:
         cursor, asked_to: of the sensor that reports, and of the one that asks for a job downstream.
         begins: the slot behind which that one began; `None` once the job was dropped.
         asked: the attempts that it has asked for.
+        is_wiped: once, so that what was shown before may be missing.
     """
 
     world: "World"
@@ -43,6 +44,7 @@ class JobPage:
     asked_to: str | None = None
     begins: int | None = None
     asked: list[str] = field(default_factory=list)
+    is_wiped: bool = False
 
     def __post_init__(self) -> None:
         self.begins = self._timeline.tail().slot
@@ -63,6 +65,7 @@ class JobPage:
         keys = {dg.AssetKey(each.asset_path) for each in self._programs}
         keys |= {self._assets().checkpoints_key}
         self.world.runner.instance.wipe_assets([*keys])
+        self.is_wiped = True
         self.world.history.append(f"wipe the page of {self.job}")
 
     def forget(self) -> None:
@@ -189,7 +192,7 @@ class JobPage:
         for mark, key in sorted(self._untrue()):
             self.world.wrong.append(f"{self.job}: {key} of {mark} is shown, and is not in the state")
         there = self.world.days_in(self.job)
-        for each in self._programs:
+        for each in self._programs if not self.is_wiped else ():
             ever = self.world.runner.instance.get_materialized_partitions(dg.AssetKey(each.asset_path))
             for key in self.world.keys_of(each) if each.definition is not None else ():
                 days = self.world.days_of(each, key or "", 0)

@@ -50,7 +50,7 @@ from tests.property.programs import (
 )
 
 FIRST = int(os.environ.get("DSTL_GREEN_FIRST", "0"))
-CASES = int(os.environ.get("DSTL_GREEN_CASES", "8"))
+CASES = int(os.environ.get("DSTL_GREEN_CASES", "10"))
 STEPS = 6
 REQUESTS = 60
 """A run that dies, or is overtaken, does so within as many; most runs have fewer."""
