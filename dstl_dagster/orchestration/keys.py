@@ -51,6 +51,8 @@ TAG_TAKE_OVER = "dstl/take_over"
 """A run with this tag set to `true` fences an attempt that another owner has open."""
 SAMPLE = "dstl/sample"
 """The metadata by which the asset of an operator says how many changed rows its page shows."""
+KEYS = "dstl/keys"
+"""The metadata by which an asset names the key columns of its state, which an IO manager writes."""
 OPERATOR = "dstl/operator"
 """The metadata by which an asset names the operator that it shows, or loads."""
 
@@ -81,6 +83,12 @@ def dagster_name(name: str, what: str) -> str:
             f"such as {better!r}"
         )
     return name
+
+
+def job_of_output(key: dg.AssetKey, metadata: Mapping[str, Any]) -> str:
+    """The job of an asset that an IO manager writes."""
+    named = metadata.get(TAG_JOB)
+    return str(getattr(named, "value", named) or ".".join(key.path))
 
 
 @dataclass(frozen=True)
@@ -137,8 +145,10 @@ class JobAssets:
         """The same with the keys and operators of these assets, where the job's are among them."""
         found, states, operators, sample = dict(self._found), [], list(self.operators), self.sample
         for node in nodes:
-            role = node.tags.get(TAG_ASSET)
-            if role is None or node.tags.get(TAG_JOB) != self.job:
+            role, job = node.tags.get(TAG_ASSET), node.tags.get(TAG_JOB)
+            if role is None and KEYS in node.metadata:
+                role, job = AssetRole.STATE, job_of_output(node.key, node.metadata)
+            if role is None or job != self.job:
                 continue
             if role == AssetRole.STATE:
                 states.append(node.key)

@@ -15,6 +15,8 @@ import pytest
 
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.orchestration.report.findings import partitions_finding
+from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.storage import open_store
 
 if TYPE_CHECKING:
@@ -517,3 +519,106 @@ def test_a_row_of_another_partition_is_refused(tmp_path: Path, instance: dg.Dags
     with pytest.raises(dg.Failure, match=said):
         _run([wrong], tmp_path.as_uri(), instance, partition_key="north")
     assert not instance.fetch_materializations(dg.AssetKey("latest"), limit=1).records
+
+
+class _Restored:
+    """Two assets, each with a day of its own that a restore undoes, and one with two of them in one run."""
+
+    def __init__(self, store: str, instance: dg.DagsterInstance) -> None:
+        self.instance, changelog = instance, dstl.ChangelogStorageResource(uri=store)
+        self.resources = {"changelog": changelog, "io_manager": dstl.KeyedStateIOManager(changelog=changelog)}
+        keys = {"dstl/keys": ["day"], "dstl/job": "both"}
+        self.assets = [
+            dg.asset(name="one", partitions_def=DAYS, metadata={**keys, "dstl/operator": "one"})(self._rows),
+            dg.asset(name="other", partitions_def=DAYS, metadata={**keys, "dstl/operator": "other"})(
+                self._rows
+            ),
+            dg.asset(
+                name="table",
+                partitions_def=DAYS,
+                metadata={"dstl/keys": ["day"], "partition_expr": "day"},
+                backfill_policy=dg.BackfillPolicy.single_run(),
+            )(self._rows),
+        ]
+        self.sensors = [dstl.build_checkpoint_sensor(job, partitions_def=DAYS) for job in ("both", "table")]
+        jobs = [dstl.build_maintenance(job, "restore", partitions_def=DAYS) for job in ("both", "table")]
+        self.defs = dg.Definitions(self.assets, jobs=jobs, resources=self.resources, sensors=self.sensors)
+        self.coordinators = {
+            job: CheckpointCoordinator(job, open_store(store), owner="a person") for job in ("both", "table")
+        }
+
+    @staticmethod
+    def _rows(context: dg.AssetExecutionContext) -> pa.Table:
+        return pa.table({"day": [*context.partition_keys], "total": [1] * len(context.partition_keys)})
+
+    def run(self, name: str, first: str, last: str = "") -> None:
+        tags = {
+            "dagster/asset_partition_range_start": first,
+            "dagster/asset_partition_range_end": last or first,
+        }
+        job = self.defs.resolve_implicit_global_asset_job_def()
+        key = dg.AssetKey(name)
+        assert job.execute_in_process(instance=self.instance, tags=tags, asset_selection=[key]).success
+
+    def tick(self) -> int:
+        """Of each sensor, from the beginning; how much was reported of the assets."""
+        reported = 0
+        for sensor in self.sensors:
+            with dg.build_sensor_context(
+                instance=self.instance, resources=self.resources, definitions=self.defs
+            ) as context:
+                found = sensor(context)
+            assert isinstance(found, dg.SensorResult)
+            for event in found.asset_events:
+                reported += len(event.asset_key.path) == 1
+                self.instance.report_runless_asset_event(event)
+        return reported
+
+    def found(self, job: str) -> str:
+        """By the check, where there is a difference."""
+        nodes = self.defs.get_repository_def().asset_graph.asset_nodes
+        page = Page(dstl.JobAssets(job).found_in(nodes), self.instance, DAYS)
+        finding = partitions_finding(page, self.coordinators[job].timeline.tail())
+        return "" if finding.passed else finding.text
+
+    def failed(self, name: str) -> list[str]:
+        shown = self.instance.get_status_by_partition(dg.AssetKey(name), [*ORDERS], DAYS)
+        return [day for day, status in shown.items() if status is dg.AssetPartitionStatus.FAILED]
+
+
+@pytest.mark.parametrize("by", ["sensor", "job"])
+def test_what_a_restore_undid_is_shown_as_failed(
+    by: str, tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each asset its own days, also of a run of several, until they run again."""
+    world, (first, second, third) = _Restored(tmp_path.as_uri(), instance), ORDERS
+    for name, *days in (("one", first), ("other", first), ("one", second), ("other", second)):
+        world.run(name, *days)
+    world.run("table", first)
+    world.run("table", second, third)
+    assert world.tick() == 0, "Dagster shows what the runs have made"
+    assert [world.found("both"), world.found("table")] == ["", ""]
+    where = "dstl_dagster.orchestration.code_location.code_location"
+    monkeypatch.setattr(where, lambda _: world.defs.get_repository_def())
+    for job, last, to in (("both", 4, 2), ("table", 2, 1)):
+        if by == "sensor":
+            world.coordinators[job].restore(to)
+        else:
+            instance.add_dynamic_partitions(f"{job}_checkpoints", [f"chk-{to:08}"])
+            ran = world.defs.resolve_job_def(f"{job}_restore").execute_in_process(
+                instance=instance, partition_key=f"chk-{to:08}", run_config=dstl.restore_run_config(last, to)
+            )
+            assert ran.success
+    if by == "sensor":
+        assert world.tick() == 2, "of each job the checkpoint that counts again"
+    assert [world.failed(name) for name in ("one", "other", "table")] == [[second], [second], [second, third]]
+    of_one, of_two = (
+        f"{days} in no checkpoint any more, and shown as failed"
+        for days in (f"{second} is", f"{second}, {third} are")
+    )
+    assert world.found("both").startswith(of_one)
+    assert world.found("table").startswith(of_two)
+    world.run("other", second)
+    world.run("table", third)
+    world.tick()
+    assert [world.failed(name) for name in ("one", "other", "table")] == [[second], [], [second]]

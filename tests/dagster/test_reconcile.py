@@ -40,6 +40,10 @@ class Written(Page):
         made = [each for each in self._made(key) if partition in (None, each.partition)]
         return made[-1] if made else None
 
+    def versions(self, key: dg.AssetKey) -> dict[str, str]:
+        made = [each for each in self._made(key) if each.partition is not None]
+        return {str(each.partition): (each.tags or {})["dagster/data_version"] for each in made}
+
     def materialized(self, key: dg.AssetKey) -> set[str]:
         return {each.partition for each in self._made(key) if each.partition is not None}
 

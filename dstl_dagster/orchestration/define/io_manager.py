@@ -34,7 +34,7 @@ from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of_step
 from dstl_dagster.orchestration.partitions import interval, window_key, window_of
-from dstl_dagster.orchestration.report.events import state_metadata
+from dstl_dagster.orchestration.report.events import state_metadata, state_version
 from dstl_dagster.orchestration.run_claims import claim_of_output
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata
 from dstl_dagster.timeline import BatchKey
@@ -159,6 +159,10 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             **shown_metadata(coordinator, checkpoint),
         }
         context.add_output_metadata(said)
+        step = step_of(context)
+        if context.has_asset_key and step is not None:
+            # By this a restore finds what it undid; no public name, since Dagster 1.3.
+            step.set_data_version(context.asset_key, dg.DataVersion(state_version(checkpoint.attempt)))
 
     def _complete(
         self, context: dg.OutputContext, coordinator: CheckpointCoordinator, target: Target, rows: Any

@@ -19,6 +19,7 @@ from dstl_dagster.orchestration.code_location import step_of
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
 from dstl_dagster.orchestration.define.partition_columns import PartitionColumns
 from dstl_dagster.orchestration.define.rerun import Rerun
+from dstl_dagster.orchestration.keys import job_of_output
 from dstl_dagster.settings import StateTtlConfig, parse_names
 
 _PREFIX: Final = "dstl/"
@@ -36,7 +37,7 @@ class _Name(NamedTuple):
 
     @classmethod
     def of_asset(cls, key: dg.AssetKey) -> _Name:
-        return cls(f"asset {key.to_user_string()}", ".".join(key.path), key.path[-1])
+        return cls(f"asset {key.to_user_string()}", job_of_output(key, {}), key.path[-1])
 
     @classmethod
     def of_op(cls, context: dg.OutputContext) -> _Name:

@@ -248,7 +248,24 @@ def state_version(attempt: uuid.UUID) -> str:
 
 def attempt_of(event: Event) -> str:
     """The attempt whose checkpoint an event is about, by its data version: every version begins with it."""
-    return (event.tags or {}).get(TAG_VERSION, "")[:_UUID_LENGTH]
+    return attempt_in((event.tags or {}).get(TAG_VERSION, ""))
+
+
+def attempt_in(version: str) -> str:
+    """The attempt that a data version begins with; another text where it is of something else."""
+    return version[:_UUID_LENGTH]
+
+
+def checkpoint_shown(event: dg.AssetMaterialization | None, timeline_id: str) -> int | None:
+    """The checkpoint of this timeline that an event is of: ours, or of an output of an IO manager."""
+    if event is None:
+        return None
+    tags, said = event.tags or {}, event.metadata
+    if tags.get(TAG_TIMELINE) == timeline_id:
+        return int(tags[TAG_CHECKPOINT])
+    if TAG_TIMELINE in said and str(said[TAG_TIMELINE].value).startswith(timeline_id):
+        return JobAssets.checkpoint_of(str(said["checkpoint"].value))
+    return None
 
 
 def files_version(attempt: uuid.UUID, committed: Committed | None) -> str:

@@ -20,8 +20,9 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 from dstl_dagster.clock import Clock
 from dstl_dagster.format import counted, measure, readable_duration
 from dstl_dagster.orchestration.code_location import asset_source
-from dstl_dagster.orchestration.keys import TAG_CHECKPOINT, JobAssets
+from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import has_partition, held_by, is_held
+from dstl_dagster.orchestration.report.events import checkpoint_shown
 from dstl_dagster.orchestration.report.links import first_names, how_to_resolve
 from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.timeline import BlockedFile, TimelineView
@@ -230,8 +231,7 @@ def _days(page: Page, view: TimelineView, thorough: bool) -> tuple[list[str], li
     for key in _to_look_up({key for each in shown.values() for key in each}, page, view, thorough):
         held = {place: is_held(view, each, key) for place, each in distinct.items()}  # by a request, maybe
         for asset, statuses in shown.items():
-            is_there = held[id(definitions[asset])]
-            if key in statuses and (not is_there or _is_undone(page, view, asset, key)):
+            if key in statuses and _is_lost(page, view, asset, key, held[id(definitions[asset])]):
                 undone.setdefault(key, set()).add(statuses[key])
     green = [key for key, each in undone.items() if dg.AssetPartitionStatus.MATERIALIZED in each]
     red = [key for key, each in undone.items() if each == {dg.AssetPartitionStatus.FAILED}]
@@ -247,13 +247,16 @@ def _days(page: Page, view: TimelineView, thorough: bool) -> tuple[list[str], li
     return sorted(green), sorted(red), sorted(unseen)
 
 
-def _is_undone(page: Page, view: TimelineView, asset: dg.AssetKey, key: str) -> bool:
-    """Whether a restore undid what an asset shows of a partition, whose name another source's batch has."""
+def _is_lost(page: Page, view: TimelineView, asset: dg.AssetKey, key: str, is_held: bool) -> bool:
+    """Whether no checkpoint holds what an asset shows of a partition. `is_held`: one holds a batch of its
+    name.
+    """
     own = held_by(view, key, asset_source(asset))
-    if own is not None or len(page.assets.state_keys) == 1:
-        return own is False
-    shown = page.newest(asset, key)  # its batch is in the archive, by its name alone
-    return shown is not None and view.is_abandoned(int((shown.tags or {}).get(TAG_CHECKPOINT, 0)))
+    if own or (own is None and is_held and len(page.assets.state_keys) == 1):
+        return not is_held
+    # Its batch is in the archive, by its name alone; or has another name, as that of several partitions.
+    number = checkpoint_shown(page.newest(asset, key), view.timeline_id)
+    return own is False or not is_held if number is None else view.is_abandoned(number)
 
 
 def _is_unseen(

@@ -215,22 +215,19 @@ class Reconcile:
     def _of_restored(self, restored: Restored) -> Report:
         """The partitions that show what it undid, as failed."""
         page, assets = self.page, self.page.assets
-        undone: dict[str, set[str]] = {}  # attempts: each source may have a batch of the name
-        for each in self.coordinator.left_behind(restored):
-            if each.idempotency_key is not None:
-                undone.setdefault(each.idempotency_key, set()).add(str(each.attempt))
+        # By attempt: each source may have a batch of a name, and a batch of a table several partitions.
+        undone = {str(each.attempt) for each in self.coordinator.left_behind(restored)}
         still: dict[dg.AssetKey, tuple[str, ...]] = {}
         for key in (*assets.state_keys, assets.files_key) if undone else ():
-            ever = page.materialized(key)
-            days = [day for day in undone if day in ever]
-            taken = tuple(day for day in days if self._shown(key, day) in undone[day])
+            shown = page.versions(key)
+            taken = tuple(sorted(day for day in shown if says.attempt_in(shown[day]) in undone))
             if taken:
                 still[key] = taken
         mark = Mark(
             cause=f"restored/{restored.decision_id}",
             about=f"run again after the restore to {restored.where}",
             why=f"{assets.job} was rolled back to {restored.where}. Run again, oldest first: "
-            + names_in_words(*undone),
+            + names_in_words(*sorted({day for days in still.values() for day in days})),
             partitions=still,
             tags={TAG_CHECKPOINT: str(restored.checkpoint_id), TAG_RESTORED: str(restored.slot)},
         )

@@ -49,6 +49,12 @@ class Page:
         found = self.instance.fetch_materializations(wanted, limit=1).records
         return found[0].asset_materialization if found else None
 
+    def versions(self, key: dg.AssetKey) -> Mapping[str, str]:
+        """The data version of the newest materialization of each partition."""
+        made = dg.DagsterEventType.ASSET_MATERIALIZATION
+        tags = self.instance.event_log_storage.get_latest_tags_by_partition(key, made, [TAG_VERSION])
+        return {partition: each[TAG_VERSION] for partition, each in tags.items()}
+
     def materialized(self, key: dg.AssetKey) -> set[str]:
         """The partitions that ever were."""
         return self.instance.get_materialized_partitions(key)
