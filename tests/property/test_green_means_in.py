@@ -24,8 +24,9 @@ from dstl_dagster.errors import DstlError
 from dstl_dagster.format import ColumnIds
 from dstl_dagster.jobs import correction
 from dstl_dagster.orchestration import partition_order
+from dstl_dagster.orchestration.code_location import asset_source
 from dstl_dagster.orchestration.inject import resources
-from dstl_dagster.orchestration.partitions import window_of
+from dstl_dagster.orchestration.partitions import held_by, window_of
 from dstl_dagster.orchestration.report import findings, reconcile
 from dstl_dagster.orchestration.watch import downstream, timeline_follower
 from dstl_dagster.spark.sink.options import SinkOptions
@@ -467,7 +468,7 @@ def the_only_asset_made_each_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(
         reconcile,
         "state_of",
-        lambda assets, made: assets if len(assets.state_keys) == 1 else plain(assets, made),
+        lambda assets, *made: assets if len(assets.state_keys) == 1 else plain(assets, *made),
     )
 
 
@@ -485,6 +486,18 @@ def what_completes_in_a_tick_was_cleaned_up(monkeypatch: pytest.MonkeyPatch) -> 
         return replace(found, slot=sys.maxsize)
 
     monkeypatch.setattr(downstream._Asking, "_view", property(view))
+
+
+def a_name_is_each_assets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "_is_undone", lambda *_: False)
+
+
+def a_name_in_the_archive_is_each_assets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        findings,
+        "_is_undone",
+        lambda _page, view, asset, key: held_by(view, key, asset_source(asset)) is False,
+    )
 
 
 def the_batch_of_a_run_is_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -515,6 +528,8 @@ def the_batch_of_a_run_is_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
         a_batch_is_corrected_from_its_last_checkpoint,
         a_wiped_page_begins_anew_downstream,
         what_completes_in_a_tick_was_cleaned_up,
+        a_name_is_each_assets,
+        a_name_in_the_archive_is_each_assets,
         the_batch_of_a_run_is_a_partition,
     ],
 )
