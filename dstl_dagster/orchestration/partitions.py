@@ -8,6 +8,8 @@ from typing import Any
 import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.code_location import asset_source
+from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.timeline import BatchKey, Completed, TimelineView
 
 
@@ -75,15 +77,18 @@ def is_held(view: TimelineView, definition: dg.PartitionsDefinition[Any] | None,
     return any(_is_of(batch, window) and view.applied_in(batch) is not None for batch in known)
 
 
-def held_by(view: TimelineView, key: str, source: str) -> bool | None:
-    """The same of one source's batches, of those that the view has; `None`: it has none of this name."""
-    ids = [
-        each
-        for batch, found in view.keys.items()
-        if batch.key == key and batch.source.rpartition("@")[0] == source
-        for each in found
-    ]
-    return not all(map(view.is_abandoned, ids)) if ids else None
+def held_by(view: TimelineView, key: str, asset: dg.AssetKey, assets: JobAssets) -> bool | None:
+    """The same of what one asset made, by the batches that the view has; `None`: they do not say."""
+    made: dict[str, list[int]] = {}
+    for batch, ids in view.keys.items():
+        if batch.key == key:
+            made.setdefault(batch.source.rpartition("@")[0], []).extend(ids)
+    own = made.get(asset_source(asset))
+    if own is not None:
+        return not all(map(view.is_abandoned, own))
+    # A source may have a name of its own, which no other asset has.
+    others = {asset_source(each) for each in assets.state_keys} if asset in assets.state_keys else set()
+    return False if made and others.issuperset(made) else None
 
 
 def _is_of(batch: BatchKey, window: dg.TimeWindow | None) -> bool:

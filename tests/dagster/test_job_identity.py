@@ -253,6 +253,35 @@ def test_what_a_restore_undid_is_shown_by_each_asset(shop: Shop) -> None:
         assert [each.value for each in shown.values()] == ["MATERIALIZED", "FAILED"], key
 
 
+def test_another_store_that_has_the_day_of_one_asset_holds_none_of_the_other(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """Once the sensor has started over there, the other asset's day is shown as failed."""
+
+    def run(shop: Shop, *names: str) -> list[dg.AssetsDefinition]:
+        states = [
+            shop.decorated(dstl.JobAssets("pair", state=name), name, partitions_def=DAYS, name=name)
+            for name in ("one", "two")
+        ]
+        for name in names:
+            assert shop.run(states, [f"pair/{name}"], partition_key="2024-01-01") == ""
+        return states
+
+    run(shop, "one", "two")
+    with dg.DagsterInstance.ephemeral() as elsewhere:
+        other = Shop((tmp_path / "other").as_uri(), elsewhere)
+        defs = dg.Definitions(run(other, "one"), resources={"changelog": other.changelog})
+    sensor = dstl.build_checkpoint_sensor("pair", partitions_def=DAYS, changelog=other.changelog)
+    with dg.build_sensor_context(
+        instance=shop.instance, definitions=defs, cursor='{"start_over": true}'
+    ) as context:
+        sensor(context)
+    for name, shown in (("one", "MATERIALIZED"), ("two", "FAILED")):
+        key = dg.AssetKey(["pair", name])
+        (status,) = shop.instance.get_status_by_partition(key, ["2024-01-01"], DAYS).values()
+        assert status.value == shown, name
+
+
 def test_a_run_of_two_jobs_that_changes_neither_materializes_neither(shop: Shop) -> None:
     """Each has a checkpoint of its own for the day, and the run one tag."""
 

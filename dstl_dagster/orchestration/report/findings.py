@@ -19,7 +19,6 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 
 from dstl_dagster.clock import Clock
 from dstl_dagster.format import counted, measure, readable_duration
-from dstl_dagster.orchestration.code_location import asset_source
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import has_partition, held_by, is_held
 from dstl_dagster.orchestration.report.events import checkpoint_shown
@@ -239,7 +238,7 @@ def _days(page: Page, view: TimelineView, thorough: bool) -> tuple[list[str], li
         key
         for asset in assets.state_keys
         for key in _names(view)
-        if _is_unseen(view, key, asset, shown[asset], alone=len(assets.state_keys) == 1)
+        if _is_unseen(view, key, asset, shown[asset], assets)
         and has_partition(definitions[asset], key, page.instance)
         and is_held(view, definitions[asset], key)
         and not _is_at_work(page.instance, key)
@@ -251,7 +250,7 @@ def _is_lost(page: Page, view: TimelineView, asset: dg.AssetKey, key: str, is_he
     """Whether no checkpoint holds what an asset shows of a partition. `is_held`: one holds a batch of its
     name.
     """
-    own = held_by(view, key, asset_source(asset))
+    own = held_by(view, key, asset, page.assets)
     if own or (own is None and is_held and len(page.assets.state_keys) == 1):
         return not is_held
     # Its batch is in the archive, by its name alone; or has another name, as that of several partitions.
@@ -264,16 +263,15 @@ def _is_unseen(
     key: str,
     asset: dg.AssetKey,
     statuses: Mapping[str, dg.AssetPartitionStatus],
-    *,
-    alone: bool,
+    assets: JobAssets,
 ) -> bool:
-    """Whether the asset does not show a partition that it made; or, where it is `alone`, that the job holds.
+    """Whether the asset does not show a partition that it made; or, where it is alone, that the job holds.
     The state of a job outside of Dagster has no partitions.
     """
     if not statuses or statuses.get(key) not in (dg.AssetPartitionStatus.FAILED, None):
         return False
-    own = held_by(view, key, asset_source(asset))
-    return alone if own is None else own
+    own = held_by(view, key, asset, assets)
+    return len(assets.state_keys) == 1 if own is None else own
 
 
 def _statuses(

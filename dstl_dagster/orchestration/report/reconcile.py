@@ -26,7 +26,7 @@ from dstl_dagster.format import names_in_words
 from dstl_dagster.keyed import load_manifest
 from dstl_dagster.orchestration.code_location import state_of
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_RESTORED, TAG_VERSION
-from dstl_dagster.orchestration.partitions import is_held
+from dstl_dagster.orchestration.partitions import held_by, is_held
 from dstl_dagster.orchestration.report import events as says
 from dstl_dagster.orchestration.report.events import Event, Reporter
 from dstl_dagster.orchestration.report.failed_partitions import Mark
@@ -160,7 +160,11 @@ class Reconcile:
         for key in (*assets.state_keys, assets.files_key):
             definition = page.states.get(key) if key in assets.state_keys else page.files
             shown = sorted(page.materialized(key))
-            foreign = [day for day in shown if not is_held(view, definition, day)]
+            foreign = [
+                day
+                for day in shown
+                if held_by(view, day, key, assets) is False or not is_held(view, definition, day)
+            ]
             if foreign:
                 gone[key] = tuple(foreign)
         mark = Mark(
