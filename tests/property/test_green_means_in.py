@@ -24,8 +24,8 @@ from dstl_dagster.errors import DstlError
 from dstl_dagster.format import ColumnIds
 from dstl_dagster.jobs import correction
 from dstl_dagster.orchestration import partition_order
-from dstl_dagster.orchestration.code_location import asset_source
 from dstl_dagster.orchestration.inject import resources
+from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import held_by, window_of
 from dstl_dagster.orchestration.report import findings, reconcile
 from dstl_dagster.orchestration.watch import downstream, timeline_follower
@@ -489,14 +489,16 @@ def what_completes_in_a_tick_was_cleaned_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def a_name_is_each_assets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings, "_is_undone", lambda *_: False)
+    monkeypatch.setattr(findings, "_is_lost", lambda *seen: not seen[-1])
 
 
 def a_name_in_the_archive_is_each_assets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         findings,
-        "_is_undone",
-        lambda _page, view, asset, key: held_by(view, key, asset_source(asset)) is False,
+        "_is_lost",
+        lambda page, view, asset, key, is_held: (
+            not is_held or held_by(view, key, asset, JobAssets(page.assets.job).of_state(asset)) is False
+        ),
     )
 
 
