@@ -356,3 +356,17 @@ def test_a_day_that_another_definition_had_is_no_week_that_is_held(
         found = partitions_finding(AssetsPage(assets, instance, now), view)
     assert [batch.key for batch in keys if batch.key in found.text] == wrong
     assert found.passed == (not wrong)
+
+
+@pytest.mark.parametrize(("definition", "is_found"), [(dg.StaticPartitionsDefinition, False), (None, True)])
+def test_a_lost_partition_without_an_order_passes_no_check_beside_a_checkpoint(
+    definition: Any, is_found: bool
+) -> None:
+    """It is in the archive, and any of them may be: that is left to the check that looks them up."""
+    days = ["2024-01-01", "2024-01-02", "2024-01-03"]
+    files = dg.DailyPartitionsDefinition(days[0]) if definition is None else definition(days)
+    view = TimelineView(slot=33, snapshot_slot=32, keys={BatchKey(days[-1]): (3,)}, abandoned=((2, 2),))
+    with dg.DagsterInstance.ephemeral() as instance:
+        page = AssetsPage(JobAssets("orders"), instance, files)
+        found = evaluations_beside(page, view, None, SystemClock())
+    assert ("partitions_match_timeline" in [each.check_name for each in found]) is is_found

@@ -91,7 +91,8 @@ def evaluations_beside(
     """
     found = {PUBLISHED: unpublished_files(view, clock), BLOCKED: blocked_files(view)}
     assets = page.assets
-    if page.files is not None:
+    # Of partitions without an order those that are in the archive, and lost, may be any.
+    if isinstance(page.files, dg.TimeWindowPartitionsDefinition) or (page.files and not view.snapshot_slot):
         found[PARTITIONS] = partitions_finding(page, view, thorough=False)
     allowed = _age_allowed(definitions, assets)
     if allowed is not None:  # unlike Dagster's own freshness it sees how old what is reported late is
