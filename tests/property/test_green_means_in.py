@@ -18,17 +18,16 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Claim, OperatorReport, coordinator
+from dstl_dagster.checkpoint import Batch, Claim, OperatorReport, coordinator
 from dstl_dagster.checkpoint.steps import trigger
 from dstl_dagster.errors import DstlError
 from dstl_dagster.format import ColumnIds
 from dstl_dagster.jobs import correction
 from dstl_dagster.orchestration import partition_order
 from dstl_dagster.orchestration.inject import resources
-from dstl_dagster.orchestration.keys import JobAssets
-from dstl_dagster.orchestration.partitions import held_by, window_of
+from dstl_dagster.orchestration.partitions import window_of
 from dstl_dagster.orchestration.report import findings, reconcile
-from dstl_dagster.orchestration.watch import downstream, timeline_follower
+from dstl_dagster.orchestration.watch import downstream
 from dstl_dagster.spark.sink.options import SinkOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.testing.fault_schedules import Fault
@@ -443,26 +442,6 @@ def a_batch_without_rows_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Batch, "add", add)
 
 
-def the_sensor_knows_no_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = timeline_follower.compare_timeline
-    monkeypatch.setattr(
-        timeline_follower,
-        "compare_timeline",
-        lambda instance, coordinator, *_keys, followed_to: plain(
-            instance, coordinator, followed_to=followed_to
-        ),
-    )
-
-
-def a_restore_undid_one_batch_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = CheckpointCoordinator.left_behind
-    monkeypatch.setattr(
-        CheckpointCoordinator,
-        "left_behind",
-        lambda *of: [*{each.idempotency_key: each for each in plain(*of)}.values()],
-    )
-
-
 def the_only_asset_made_each_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = reconcile.state_of
     monkeypatch.setattr(
@@ -476,10 +455,6 @@ def a_batch_is_corrected_from_its_last_checkpoint(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(correction, "_held_since", lambda view, batch: view.applied_in(batch))
 
 
-def a_wiped_page_begins_anew_downstream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(downstream, "replace", lambda cursor, **_: cursor)
-
-
 def what_completes_in_a_tick_was_cleaned_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def view(asking: Any) -> TimelineView:
         found = vars(asking).setdefault("_tail", asking.coordinator.timeline.tail())
@@ -490,20 +465,6 @@ def what_completes_in_a_tick_was_cleaned_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 def a_name_is_each_assets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "_is_lost", lambda *seen: not seen[-1])
-
-
-def a_name_in_the_archive_is_each_assets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        findings,
-        "_is_lost",
-        lambda page, view, asset, key, is_held: (
-            not is_held or held_by(view, key, asset, JobAssets(page.assets.job).of_state(asset)) is False
-        ),
-    )
-
-
-def the_batch_of_a_run_is_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings, "has_partition", lambda *_: True)
 
 
 @pytest.mark.parametrize(
@@ -524,15 +485,10 @@ def the_batch_of_a_run_is_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
         digits_are_an_id,
         any_name_is_a_savepoints,
         a_batch_without_rows_says_nothing,
-        the_sensor_knows_no_prefix,
-        a_restore_undid_one_batch_of_a_name,
         the_only_asset_made_each_checkpoint,
         a_batch_is_corrected_from_its_last_checkpoint,
-        a_wiped_page_begins_anew_downstream,
         what_completes_in_a_tick_was_cleaned_up,
         a_name_is_each_assets,
-        a_name_in_the_archive_is_each_assets,
-        the_batch_of_a_run_is_a_partition,
     ],
 )
 @pytest.mark.soak
