@@ -496,8 +496,10 @@ def test_a_range_in_one_run(world: World) -> None:
     ]  # fmt: skip
 
 
-def test_an_asset_that_loads_its_own_previous_partition(world: World) -> None:
-    """`None` the first time, then the rows of the day before."""
+def test_an_asset_that_loads_its_own_previous_partition(
+    world: World, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`None` the first time, then the rows of the day before; and no warning that its version is new."""
 
     @dg.asset(
         name="own",
@@ -516,3 +518,4 @@ def test_an_asset_that_loads_its_own_previous_partition(world: World) -> None:
         assert world.run(own_before, partition_key=day).success
     assert SEEN == {"2022-01-01": 0, "2022-01-02": 1, "2022-01-05": 0}
     assert [count for _, count in world.rows("own", "own")] == [1, 2, 1]
+    assert "WARNING" not in capfd.readouterr().err

@@ -9,6 +9,7 @@ what the metadata means (`targets`), the batch's life (`checkpoint.Batch`), merg
 # No postponed annotations: Dagster reads the types of a resource's fields as objects.
 
 import json
+import logging
 import sys
 import types
 import typing
@@ -162,6 +163,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         step = step_of(context)
         if context.has_asset_key and step is not None:
             # By this a restore finds what it undid; no public name, since Dagster 1.3.
+            step.log.addFilter(_is_no_comparison_of_versions)
             step.set_data_version(context.asset_key, dg.DataVersion(state_version(checkpoint.attempt)))
 
     def _complete(
@@ -276,6 +278,11 @@ def _plain(context: dg.OutputContext, obj: Any) -> Any:
             'plain JSON: name the key columns of its rows, as Out(metadata={"dstl/keys": [...]}), or give '
             "that output an IO manager of its own (io_manager_key)"
         ) from error
+
+
+def _is_no_comparison_of_versions(line: logging.LogRecord) -> bool:
+    """Of an asset that depends on itself Dagster warns where its version is another than before: it always is."""
+    return not line.getMessage().startswith("Data version mismatch for asset")
 
 
 def _handed_on_as(output: dg.OutputContext) -> str:
