@@ -281,7 +281,7 @@ def _plain(context: dg.OutputContext, obj: Any) -> Any:
 
 
 def _is_no_comparison_of_versions(line: logging.LogRecord) -> bool:
-    """Of an asset that depends on itself Dagster warns where its version is another than before: it always is."""
+    """Of an asset that depends on itself Dagster warns if its version is not the one before: it never is."""
     return not line.getMessage().startswith("Data version mismatch for asset")
 
 
