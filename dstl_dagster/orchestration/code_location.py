@@ -62,19 +62,21 @@ def state_of(
     assets: JobAssets, checkpoint: Checkpoint, definitions: dg.RepositoryDefinition | None
 ) -> JobAssets | None:
     """The same with the asset that made the checkpoint; `None` where another one did."""
-    by = "" if checkpoint.source is None else checkpoint.source.by
+    source = checkpoint.source
+    by = "" if source is None else source.by
     made_by = [key for key in assets.state_keys if asset_source(key) == by]
     if made_by:
         return assets.of_state(made_by[0])
     if len(assets.state_keys) > 1:
         return None
-    # What no asset made is shown by the only one, unless that makes its own; an external one shows whatever
-    # is made.
+    # What no asset made is shown by the only one, unless that has operators of its own and this is of others;
+    # an external one shows whatever is made.
     graph = None if definitions is None else definitions.asset_graph
     shown = assets.state_key
     is_external = graph is not None and graph.has(shown) and not graph.get(shown).is_executable
-    has_own = any(each.by == asset_source(shown) for each in checkpoint.manifest.sources.values())
-    is_anothers = by.startswith("asset:") or (has_own and checkpoint.source is not None)
+    written = () if source is None else source.operators
+    own = [each for each in checkpoint.manifest.sources.values() if each.by == asset_source(shown)]
+    is_anothers = by.startswith("asset:") or (own and written and not set(own[0].operators) & set(written))
     return assets if is_external or not is_anothers else None
 
 
