@@ -16,12 +16,10 @@ from dataclasses import dataclass, replace
 from dstl_dagster.checkpoint import CheckpointCoordinator, Timeline
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import names_in_words
-from dstl_dagster.timeline import BatchKey, Completed, TimelineView
+from dstl_dagster.keyed import name_in_id
+from dstl_dagster.timeline import RUN_WINDOW, BatchKey, Completed, TimelineView
 
 Progress = Callable[[int, int, str], None]
-
-_RUN = "run:"
-"""Begins the window of a batch that replaces a table's partitions."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def correct(
         if _missing(coordinator, lost):
             run(batch)
             # Of a table's partition another run is another batch, whose rows take the place of the others.
-            missing = [key for key in _missing(coordinator, lost) if not key.window.startswith(_RUN)]
+            missing = [key for key in _missing(coordinator, lost) if not key.window.startswith(RUN_WINDOW)]
             if missing:
                 of = f" of source {missing[0].source!r}" if missing[0].source else ""
                 raise NotFoundError(
@@ -161,7 +159,7 @@ def _missing(coordinator: CheckpointCoordinator, keys: Iterable[BatchKey]) -> li
     sources = {} if latest is None else latest.manifest.sources
 
     def is_held(key: BatchKey) -> bool:
-        again = sources.get(key.source.rpartition("@")[0])
+        again = sources.get(name_in_id(key.source))
         ids = {key.source} if again is None else {key.source, again.id}
         return any(view.applied_in(replace(key, source=each)) is not None for each in ids)
 
@@ -172,17 +170,21 @@ def _is_swap(completed: Completed) -> bool:
     return completed.base == 0 and completed.batch is None
 
 
-def _held_since(view: TimelineView, batch: str) -> int | None:
-    """The first checkpoint of the chain that holds a batch of this name: of several sources, or of one whose
-    batch was applied anew since.
+def _ever_held(view: TimelineView, batch: str) -> list[int]:
+    """Every checkpoint, abandoned ones too, that holds a batch of this name: of several sources, or of one
+    whose batch was applied anew since. Ascending.
     """
-    ever = [*view.archive.checkpoints_of_key(batch), *view.checkpoints_since_snapshot(batch)]
-    return next((each for each in ever if not view.is_abandoned(each)), None)
+    return [*view.archive.checkpoints_of_key(batch), *view.checkpoints_since_snapshot(batch)]
+
+
+def _held_since(view: TimelineView, batch: str) -> int | None:
+    """The first checkpoint of the chain that does."""
+    return next((each for each in _ever_held(view, batch) if not view.is_abandoned(each)), None)
 
 
 def _abandoned_since(coordinator: CheckpointCoordinator, view: TimelineView, batch: str) -> int:
     """The first of the checkpoints that went together with the one that held this batch."""
-    ever = [*view.archive.checkpoints_of_key(batch), *view.checkpoints_since_snapshot(batch)]
+    ever = _ever_held(view, batch)
     if not ever:
         coordinator.at(f"partition:{batch}")  # raises, in the usual words
     return next(first for first, last in view.abandoned if first <= min(ever) <= last)

@@ -64,6 +64,7 @@ from dstl_dagster.keyed.documents.sources import (
     NameChange as NameChange,
     Source as Source,
     merged_sources as merged_sources,
+    name_in_id as name_in_id,
     source_id as source_id,
 )
 from dstl_dagster.keyed.write.writer import (

@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.keyed import name_in_id
 from dstl_dagster.orchestration.code_location import asset_source
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.timeline import BatchKey, Completed, TimelineView
@@ -82,7 +83,7 @@ def held_by(view: TimelineView, key: str, asset: dg.AssetKey, assets: JobAssets)
     made: dict[str, list[int]] = {}
     for batch, ids in view.keys.items():
         if batch.key == key:
-            made.setdefault(batch.source.rpartition("@")[0], []).extend(ids)
+            made.setdefault(name_in_id(batch.source), []).extend(ids)
     own = made.get(asset_source(asset))
     if own is not None:
         return not all(map(view.is_abandoned, own))

@@ -17,6 +17,7 @@ from dstl_dagster.timeline.missing import (
 )
 from dstl_dagster.timeline.record_codec import record_to_plain as record_to_plain
 from dstl_dagster.timeline.records import (
+    RUN_WINDOW as RUN_WINDOW,
     Aborted as Aborted,
     BatchKey as BatchKey,
     BatchKeyLike as BatchKeyLike,

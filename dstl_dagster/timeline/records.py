@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import Stored
@@ -23,6 +23,10 @@ from dstl_dagster.storage import Origin
 
 _NO_ID = uuid.UUID(int=0)
 _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+RUN_WINDOW: Final = "run:"
+"""Begins the `window` of a batch that replaces a table's partitions; the run follows."""
 
 
 @dataclass(frozen=True)

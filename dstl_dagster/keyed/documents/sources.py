@@ -78,8 +78,8 @@ def source_id(sources: Mapping[str, Source], name: str, parent: int | None) -> s
     return f"{name}@{parent or 0}" if known is None else known.id
 
 
-def _name_in(source_id: str) -> str:
-    """That the source had as it began."""
+def name_in_id(source_id: str) -> str:
+    """The name that the source had as it began."""
     return source_id.rpartition("@")[0]
 
 
@@ -103,7 +103,7 @@ def merged_sources(
     merged, moved, written = dict(before), dict(moved), {*written}
     if batch_of is not None:
         named = next((name for name, each in before.items() if each.id == batch_of), None)
-        moved.setdefault(_name_in(batch_of) if named is None else named, Source())
+        moved.setdefault(name_in_id(batch_of) if named is None else named, Source())
     for name, source in moved.items():
         known = before.get(name, Source())
         merged[name] = replace(

@@ -23,7 +23,7 @@ import pyarrow as pa
 from dstl_dagster.changelog import ChangelogReader, HandleRead, ReadCache
 from dstl_dagster.concurrency import passes_ahead, read_ahead
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl, ranges_of_tasks
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl, common_ranges, ranges_of_tasks
 from dstl_dagster.format.changelog_file.change_set_parts import WantedKeys
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.documents.reports import OperatorReport
@@ -84,10 +84,10 @@ def _read_of(
     handle: ChangelogStateHandle, key_groups: Sequence[KeyGroupRange], wanted_keys: WantedKeys | None
 ) -> HandleRead | None:
     """The needed part of the handle for these; `None` if nothing is."""
-    own = handle.key_group_range
-    if not any(_meets(each, key_groups) for each in handle.held or (own,)):
+    own = (handle.key_group_range,)
+    if not any(_meets(each, key_groups) for each in handle.held or own):
         return None
-    shared = tuple(both for each in key_groups if (both := own.intersection(each)).number_of_key_groups)
+    shared = common_ranges(own, key_groups)
     return HandleRead(handle, shared, views=True, wanted_keys=wanted_keys) if shared else None
 
 

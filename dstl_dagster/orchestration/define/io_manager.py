@@ -38,7 +38,7 @@ from dstl_dagster.orchestration.partitions import interval, window_key, window_o
 from dstl_dagster.orchestration.report.events import state_metadata, state_version
 from dstl_dagster.orchestration.run_claims import claim_of_output
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata
-from dstl_dagster.timeline import BatchKey
+from dstl_dagster.timeline import RUN_WINDOW, BatchKey
 
 if TYPE_CHECKING:
     from dstl_dagster.keyed import Scope, StateScan
@@ -205,7 +205,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             key = claim.key(f"run:{execution}/{'' if step is None else step.step.key}")
         elif target.table is not None:
             name = partitions[0] if len(partitions) == 1 else in_words(partitions)
-            key = claim.key(name, f"run:{execution}")
+            key = claim.key(name, f"{RUN_WINDOW}{execution}")
         else:
             (partition,) = partitions
             window = window_of(target.definition, partition)
