@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 
 import pytest
@@ -29,7 +30,8 @@ def test_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_capability_is_described() -> None:
     """Each that a store can declare, and no other, in the class's own words, which the API pages show."""
     assert StoreCapabilities.__doc__ is not None
-    described = re.findall(r"^ {8}(\w+): ", StoreCapabilities.__doc__, re.MULTILINE)
+    # From Python 3.13 on, a docstring comes without the indentation of its code.
+    described = re.findall(r"^ {4}(\w+): ", inspect.cleandoc(StoreCapabilities.__doc__), re.MULTILINE)
     assert described == sorted(field.name for field in dataclasses.fields(StoreCapabilities)) or {
         *described
     } == {field.name for field in dataclasses.fields(StoreCapabilities)}
