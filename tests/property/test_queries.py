@@ -39,7 +39,14 @@ def open_in_the_planner(patch: Patch) -> None:
 
 
 def forget_what_was_applied(patch: Patch) -> None:
+    real = MicroBatch.require_after
+
+    def require_after(self: MicroBatch, last: MicroBatch | None, adopt_after: str | None) -> None:
+        if last is None or last.query_id != self.query_id or last.batch_id < self.batch_id:
+            real(self, last, adopt_after)
+
     patch.setattr(MicroBatch, "is_in", lambda *_: False)
+    patch.setattr(MicroBatch, "require_after", require_after)
     patch.setattr(decisions, "refuse_applied", lambda *_: None)
 
 

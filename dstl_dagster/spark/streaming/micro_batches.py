@@ -68,8 +68,8 @@ class MicroBatch:
             raise FormatError(f"position {POSITION!r} is not a micro-batch of a query: {stored!r}") from error
 
     def is_in(self, last: MicroBatch | None) -> bool:
-        """Whether a job whose last micro-batch is `last` already holds this one."""
-        return last is not None and last.query_id == self.query_id and self.batch_id <= last.batch_id
+        """Whether it is `last`, the last one of a job, which Spark repeats."""
+        return self == last
 
     def require_after(self, last: MicroBatch | None, adopt_after: str | None) -> None:
         """Pass if this micro-batch follows `last`, or is adopted on purpose.
@@ -91,10 +91,15 @@ class MicroBatch:
                 kind=ErrorKind.OTHER_QUERY,
             )
         expected = 0 if last is None else last.batch_id + 1
-        if self.batch_id > expected:
+        if self.batch_id != expected:
+            reason = "the batches in between went elsewhere, or a restore rolled them back"
+            if self.batch_id < expected:
+                # Applied already, with other rows perhaps. A name is applied once, also if it is adopted.
+                reason = "its checkpointLocation is an older copy, or another driver runs the query"
+                way_out = "; or restore the job to before this batch"
             raise ConflictError(
                 f"this is batch {self.batch_id} of query {self.query_id}, but the job expects batch "
-                f"{expected}: the batches in between went elsewhere, or a restore rolled them back. Start "
-                f"the query with a checkpointLocation at batch {expected}{way_out}",
+                f"{expected}: {reason}. Start the query with a checkpointLocation at batch "
+                f"{expected}{way_out}",
                 kind=ErrorKind.OTHER_QUERY,
             )

@@ -55,6 +55,7 @@ SCENARIOS: list[tuple[str, Scenario]] = [
     (ErrorKind.INVALID_INPUT, lambda _: require_shared("memory://orders")),
     (ErrorKind.OTHER_QUERY, lambda _: MicroBatch("new", 0).require_after(MicroBatch("old", 4), None)),
     (ErrorKind.OTHER_QUERY, lambda _: MicroBatch("query", 7).require_after(MicroBatch("query", 4), None)),
+    (ErrorKind.OTHER_QUERY, lambda _: MicroBatch("query", 3).require_after(MicroBatch("query", 4), None)),
     (ErrorKind.NOT_INSTALLED, _no_java),
     (
         ErrorKind.OUT_OF_ORDER,

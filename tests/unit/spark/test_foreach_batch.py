@@ -109,6 +109,18 @@ def test_a_driver_that_others_went_past_reads_the_tail(
         zombie.batch(9)
 
 
+def test_a_batch_before_the_last_is_refused(store: RoundsStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is behind, and one whose checkpoint folder is an older copy, has other rows for it."""
+    behind, driver = Driver(store, monkeypatch), Driver(store, monkeypatch)
+    behind.batch(0)
+    for number in (1, 2):
+        driver.batch(number)
+    for each in (behind, Driver(store, monkeypatch)):
+        with pytest.raises(ConflictError, match="the job expects batch 3: its checkpointLocation is"):
+            each.batch(1)
+    assert driver.last == (2, 3)
+
+
 def test_a_driver_that_is_told_of_another_query_stops(
     store: RoundsStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

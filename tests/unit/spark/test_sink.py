@@ -253,6 +253,19 @@ def test_a_gap_after_a_restore_is_refused(tmp_path: Path) -> None:
     assert Stream(tmp_path, adopt_after="query:0").run(3) == 4
 
 
+def test_a_batch_before_the_last_is_refused(tmp_path: Path) -> None:
+    """Spark repeats the last one alone: of an older checkpoint folder, a batch has other rows than it had."""
+    stream = Stream(tmp_path)
+    for batch_id in (0, 1, 2, 2):
+        stream.run(batch_id)
+    messages = stream.write(stream.plan(), 1)
+    with pytest.raises(ConflictError, match="the job expects batch 3: its checkpointLocation is") as refused:
+        stream.commit(messages, 1)
+    assert refused.value.kind == "other_query"
+    stream.coordinator.restore(1)
+    assert stream.run(1) == 4
+
+
 def test_a_query_that_began_elsewhere_is_refused(tmp_path: Path) -> None:
     """A job without any micro-batch expects batch 0."""
     with pytest.raises(ConflictError, match='adopt_after="nothing"'):
