@@ -75,7 +75,7 @@ def show_command(coordinator: CheckpointCoordinator, at: AsOf, as_json: bool) ->
 
 @click.command("timeline")
 @click.option("--after", type=click.IntRange(0), default=0, help="Show records after this slot.")
-@click.option("--limit", type=click.IntRange(1), help="Show at most this many records.")
+@click.option("--limit", type=click.IntRange(1, sys.maxsize), help="Show at most this many records.")
 @job_options
 def timeline_command(
     coordinator: CheckpointCoordinator, after: int, limit: int | None, as_json: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -71,7 +72,7 @@ def diff_command(
         counts["removed"] += found.removed.num_rows
         if as_json:
             for document in _documents(found):
-                click.echo(json.dumps(document, default=_plain))
+                click.echo(json.dumps(_finite(document), default=_plain))
         elif len(shown) < limit:
             shown += _lines(found, limit - len(shown))
     if as_json:
@@ -108,7 +109,7 @@ def history_command(
     changes = key_history(coordinator.store, manifest, operator, _key_of(state, key))
     if as_json:
         for change in changes:
-            click.echo(json.dumps(vars(change), default=_plain))
+            click.echo(json.dumps(_finite(vars(change)), default=_plain))
     elif changes:
         show(_history_table(changes))
         merged = max((each.checkpoint_id for each in changes if each.change == "from before"), default=None)
@@ -217,6 +218,8 @@ def _key_of(state: StateAt, words: tuple[str, ...]) -> dict[str, Any]:
         column, equals, value = word.partition("=")
         if not equals:
             raise click.UsageError(f"expected COLUMN=VALUE, not {word!r}")
+        if column in key:
+            raise click.UsageError(f"{column!r} has two values: a history is of one key")
         key[column] = _value(value, text=column in texts)
     return key
 
@@ -227,7 +230,10 @@ def _value(text_given: str, *, text: bool) -> Any:
     except ValueError:
         return text_given
     if isinstance(value, dict) and set(value) == {_BASE64}:
-        return base64.b64decode(value[_BASE64])
+        try:
+            return base64.b64decode(value[_BASE64], validate=True)
+        except (TypeError, ValueError) as error:
+            raise click.UsageError(f"{text_given!r} is not base64: {error}") from error
     # name=5 means the text "5" where the column is text; null is null everywhere.
     return text_given if text and not isinstance(value, str | None) else value
 
@@ -266,6 +272,15 @@ def _history_table(changes: list[KeyChange]) -> Any:
         row = change.row or {}
         table.add_row(str(change.checkpoint_id), change.change, *(str(row.get(name, "")) for name in columns))
     return table
+
+
+def _finite(value: Any) -> Any:
+    """With text in place of NaN and infinities, which JSON does not have; as Spark's `to_json`."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _plain(value: Any) -> Any:

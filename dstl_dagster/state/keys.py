@@ -124,23 +124,13 @@ def refuse_repeated_keys(
             continue
         times = np.bincount(numbers)
         place = int(np.argmax(times[numbers] > 1))
-        repeated = keys.slice(place, 1)
-        shown = ", ".join(f"{name}={_as_text(repeated.select([name]))}" for name in key_columns)
+        (repeated,) = python_rows(keys.slice(place, 1).select(list(key_columns)))
+        shown = ", ".join(f"{name}={value!r}" for name, value in repeated.items())
         raise InvalidInputError(
             f"key ({shown}) occurs {times[numbers[place]]} times in one checkpoint, but each key may occur "
             "once: aggregate the rows by key first",
             kind=ErrorKind.DUPLICATE_KEY,
         )
-
-
-def _as_text(value: pa.Table) -> str:
-    """One value for a message; the stored number of a date or time outside Python's range."""
-    try:
-        ((found,),) = (row.values() for row in python_rows(value))
-    except (OverflowError, ValueError):
-        scalar = value.column(0)[0]
-        return f"{scalar.value} ({scalar.type})"
-    return repr(found)
 
 
 def whole_group_runs(

@@ -212,3 +212,60 @@ def test_rows_that_are_not_known_are_a_dash(
     _, header, row = table.lines()
     begin = header.index("deletes") + len("deletes")
     assert row[begin : header.index("rows") + len("rows")].strip() == cell
+
+
+FAR = StateSchema.of(
+    pa.schema(
+        {"name": pa.string(), "at": pa.timestamp("us", "UTC"), "by": pa.list_(pa.struct({"x": pa.date32()}))}
+    ),
+    ["name"],
+    16,
+)
+
+
+def test_times_that_python_does_not_have_are_printed_as_numbers(tmp_path):
+    """A Spark time stamp has years beyond 9999, as of an infinite one of PostgreSQL; also inside others."""
+    store = LocalObjectStore(tmp_path / "far", durable=False)
+    coordinator = CheckpointCoordinator(JOB, store, owner="test")
+    _, at, by = FAR.columns.types
+    far_day = pa.array([[(2**31 - 1,)]], pa.list_(pa.struct({"x": pa.int32()}))).cast(by)
+    for number in (2**62, 1):
+        attempt = coordinator.trigger()
+        table = pa.table([pa.array(["a"]), pa.array([number]).cast(at), far_day], FAR.columns)
+        coordinator.record(attempt, [write_rows(table, attempt, store, operator="totals", schema=FAR)])
+        coordinator.confirm(attempt)
+    lines = run(store, "history", "name=a", "--json").splitlines()
+    first, second = (json.loads(line)["row"] for line in lines)
+    assert first["at"] == f"{2**62} (timestamp[us, tz=UTC])"
+    assert (second["at"], second["by"]) == (
+        "1970-01-01 00:00:00.000001+00:00",
+        [{"x": f"{2**31 - 1} (date32[day])"}],
+    )
+    assert f"{2**62} (" in run(store, "diff", "1", "2")
+
+
+def test_json_has_no_numbers_that_json_does_not_have(tmp_path):
+    """NaN and infinities are text."""
+    store = LocalObjectStore(tmp_path / "odd", durable=False)
+    coordinator = CheckpointCoordinator(JOB, store, owner="test")
+    schema = StateSchema.of(pa.schema({"name": pa.string(), "x": pa.list_(pa.float64())}), ["name"], 16)
+    attempt = coordinator.trigger()
+    table = pa.table([["a"], [[float("nan"), float("-inf"), 0.5]]], schema.columns)
+    coordinator.record(attempt, [write_rows(table, attempt, store, operator="totals", schema=schema)])
+    coordinator.confirm(attempt)
+    (line,) = run(store, "history", "name=a", "--json").splitlines()
+    assert json.loads(line, parse_constant=pytest.fail)["row"]["x"] == ["NaN", "-Infinity", 0.5]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (['name={"base64": 5}'], "is not base64"),
+        (['name={"base64": "YQ="}'], "is not base64"),
+        (['name={"base64": "%%%"}'], "is not base64"),
+        (["name=a", "name=b"], "'name' has two values"),
+    ],
+)
+def test_a_key_that_is_none_is_refused(store, words, reason):
+    """Before anything is read."""
+    assert reason in run(store, "history", *words, code=2)

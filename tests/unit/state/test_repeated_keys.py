@@ -63,6 +63,6 @@ def test_a_repeated_date_outside_of_pythons_range_is_named_by_its_number(
     """Spark's dates reach further than Python's: the refusal must not become another error."""
     schema = StateSchema.of(pa.schema({"day": kind}), ["day"], 4)
     stored = pa.array([number, number], pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
-    with pytest.raises(InvalidInputError, match=rf"day={number} .*occurs 2 times") as refused:
+    with pytest.raises(InvalidInputError, match=rf"day='{number} .*occurs 2 times") as refused:
         encode_changes(schema, pa.table({"day": stored}), np.zeros(2, np.int32))
     assert refused.value.kind == "duplicate_key"
