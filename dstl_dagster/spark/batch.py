@@ -24,7 +24,7 @@ from dstl_dagster.checkpoint import (
     OperatorReport,
 )
 from dstl_dagster.clock import Clock
-from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
+from dstl_dagster.errors import ClosedError, ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.jobs import is_spark_rows, merge_frame, write_frame
 from dstl_dagster.keyed import AttemptReport, Replaced
@@ -142,6 +142,7 @@ class CheckpointBatch:
         self._positions: dict[str, Any] = {}
         self._batch: Batch | None = None
         self._applied: Attempt | None = None
+        self._has_ended = False
 
     @property
     def already_in(self) -> int | None:
@@ -151,7 +152,7 @@ class CheckpointBatch:
     @property
     def attempt(self) -> Attempt:
         """The open attempt, or the one that completed the batch earlier."""
-        return self._applied or self._open.attempt
+        return self._applied or self._begun.attempt
 
     @property
     def reference(self) -> dict[str, Any]:
@@ -204,6 +205,7 @@ class CheckpointBatch:
     ) -> Literal[False]:
         if self._batch is None:
             return False
+        self._has_ended = True
         if kind is not None:
             self._batch.abort(f"{kind.__name__}: {error}")
             return False
@@ -413,9 +415,10 @@ class CheckpointBatch:
 
     def move_position(self, source: str, position: Any) -> None:
         """Set the position of `source` once this batch is complete: any plain JSON value."""
-        self._positions[source] = position
-        if self._batch is not None:
-            self._batch.move_position(source, position)
+        if self._batch is None:  # they may be set before
+            self._positions[source] = position
+        else:
+            self._open.move_position(source, position)
 
     def describe(self, user_metadata: str) -> None:
         """Set what the checkpoint says beside its data, such as a ticket: up to 4 KiB of text.
@@ -426,12 +429,25 @@ class CheckpointBatch:
 
     @property
     def _open(self) -> Batch:
-        """Raises: ConflictError (kind `already_applied`); InvalidInputError outside of the block."""
+        """Raises: ConflictError (kind `already_applied`); InvalidInputError before the block; ClosedError
+        after it.
+        """
         if self._applied is not None:
             raise ConflictError(
                 f"batch {str(self._key)!r} is already in checkpoint {self.already_in}: write nothing for it",
                 kind=ErrorKind.ALREADY_APPLIED,
             )
+        begun = self._begun
+        if self._has_ended:
+            raise ClosedError(
+                "the batch has ended with its `with` block, and what is written now would be in no "
+                "checkpoint: write inside of the block"
+            )
+        return begun
+
+    @property
+    def _begun(self) -> Batch:
+        """Raises: InvalidInputError before the block."""
         if self._batch is None:
             raise InvalidInputError("use the batch in a `with` block: its attempt opens on entering")
         return self._batch

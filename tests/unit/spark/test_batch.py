@@ -17,7 +17,7 @@ from dstl_dagster.checkpoint import (
     OperatorReport,
     Timeline,
 )
-from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.errors import ClosedError, ConflictError, InvalidInputError
 from dstl_dagster.keyed import load_report
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.spark.batch import CheckpointBatch, open_batch
@@ -68,6 +68,26 @@ def test_files_of_rows_that_are_not_sparks_are_refused() -> None:
         CheckpointBatch(_coordinator()) as batch,
     ):
         batch.write_files(pa.table({"k": [1]}), "x.jsonl")  # type: ignore[arg-type] # the point
+
+
+def test_nothing_is_written_after_the_block() -> None:
+    """It would be in no checkpoint, and the program would end well. The attempt and the report are there."""
+    coordinator = _coordinator()
+    with CheckpointBatch(coordinator) as batch:
+        file = _file(batch, coordinator.store)
+    rows = pa.table({"k": [1]})
+    for write in (
+        lambda: batch.write_state(rows, operator="op", keys=["k"]),
+        lambda: batch.merge_state(rows, operator="op", keys=["k"], schema="k INT", update={}),
+        lambda: batch.add(file),
+        lambda: batch.move_position("source", 1),
+        lambda: batch.describe("a ticket"),
+    ):
+        with pytest.raises(ClosedError, match="has ended with its `with` block"):
+            write()
+    report = load_report(coordinator.store, batch.attempt)
+    assert not report.operators
+    assert batch.report is not None
 
 
 def test_nothing_is_added_to_a_batch_that_is_done() -> None:
