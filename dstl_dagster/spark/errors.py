@@ -76,6 +76,11 @@ def raise_as_raised() -> None:
     vars(converting)["convert_exception"] = converted
 
 
+def said_by_spark(error: Exception) -> str:
+    """What an error of Spark's says first, on one line."""
+    return " ".join(str(error).partition("SQLSTATE")[0].split())
+
+
 def _error(name: str, message: str, kind: str) -> DstlError:
     return _classes(DstlError).get(name, DstlError)(message, ErrorKind(kind))
 

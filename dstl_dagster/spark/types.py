@@ -7,7 +7,7 @@ do not depend on a session's settings (time zone, large types).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -38,14 +38,21 @@ def arrow_schema(schema: st.StructType, what: str, *, case_sensitive: bool = Fal
     Raises: InvalidInputError (kind `unsupported_type`) naming `what`, the column and its type; (kind
     `invalid_input`) if two columns have the same name, compared without case unless `case_sensitive`.
     """
-    seen: dict[str, str] = {}
-    for name in schema.names:
-        first = seen.setdefault(name if case_sensitive else name.lower(), name)
-        if first is not name:
-            raise InvalidInputError(f"{what}: columns {first!r} and {name!r} have the same name: rename one")
+    refuse_same_names(schema.names, what, case_sensitive=case_sensitive)
     return pa.schema(
         [pa.field(field.name, _arrow_type(field.dataType, field.name, what)) for field in schema]
     )
+
+
+def refuse_same_names(names: Iterable[str], what: str, *, case_sensitive: bool) -> None:
+    """Pass if no two columns have the same name. Raises: InvalidInputError, as `arrow_schema`."""
+    seen: dict[str, str] = {}
+    for name in names:
+        compared = name if case_sensitive else name.lower()
+        if compared in seen:
+            first = seen[compared]
+            raise InvalidInputError(f"{what}: columns {first!r} and {name!r} have the same name: rename one")
+        seen[compared] = name
 
 
 def spark_schema(schema: pa.Schema) -> st.StructType:
@@ -128,8 +135,12 @@ def exact_column(name: str) -> Column:
 
 
 def sql_type(spark_type: st.DataType) -> str:
-    """The type in SQL. Unlike Spark's `simpleString`, also with field names that need quotes."""
+    """The type in SQL. Unlike Spark's `simpleString`, also with field names that need quotes, and whatever
+    `timestamp` is in the session (`spark.sql.timestampType`).
+    """
     match spark_type:
+        case st.TimestampType():
+            return "timestamp_ltz"
         case st.ArrayType():
             return f"array<{sql_type(spark_type.elementType)}>"
         case st.MapType():
@@ -138,6 +149,25 @@ def sql_type(spark_type: st.DataType) -> str:
             fields = [f"{quoted(field.name)}: {sql_type(field.dataType)}" for field in spark_type.fields]
             return f"struct<{', '.join(fields)}>"
     return spark_type.simpleString()
+
+
+def has_same_fields(one: st.DataType, other: st.DataType) -> bool:
+    """Whether each struct in the one type has the names of its counterpart in the other, in their order.
+
+    Spark casts a struct by the order of its fields.
+    """
+    match one, other:
+        case st.ArrayType(), st.ArrayType():
+            return has_same_fields(one.elementType, other.elementType)
+        case st.MapType(), st.MapType():
+            return has_same_fields(one.keyType, other.keyType) and has_same_fields(
+                one.valueType, other.valueType
+            )
+        case st.StructType(), st.StructType():
+            names = [[each.name.lower() for each in kind.fields] for kind in (one, other)]
+            parts = zip(one.fields, other.fields, strict=False)
+            return names[0] == names[1] and all(has_same_fields(a.dataType, b.dataType) for a, b in parts)
+    return True
 
 
 def selected(df: DataFrame, columns: Sequence[str | Column]) -> DataFrame:

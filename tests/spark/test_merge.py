@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from dstl_dagster.checkpoint import Batch
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.spark import checkpointed_batches, merge_state
 from dstl_dagster.spark.batch import CheckpointBatch
@@ -92,6 +93,7 @@ def test_a_key_twice_is_refused_even_if_it_changes_nothing(job: Job) -> None:
         ({"schema": ["tail"]}, "the schema is a builtins.list, not columns such as"),
         ({"schema": "tail STRING, flights STRING, delay DOUBLE"}, "column 'flights' is int64"),
         ({"schema": "tail STRING, flights BIGINT, delay INTERVAL YEAR"}, "column 'delay' has type interval"),
+        ({"schema": "tail STRIN, flights BIGINT"}, "the schema 'tail STRIN, .* is not columns .*STRIN"),
     ],
 )
 def test_a_wrong_merge_is_refused_before_anything_runs(job: Job, how: dict[str, Any], reason: str) -> None:
@@ -99,6 +101,83 @@ def test_a_wrong_merge_is_refused_before_anything_runs(job: Job, how: dict[str, 
     job.write_state(job.spark.sql("SELECT 'a' AS tail, 1L AS flights, 1D AS delay"), keys=["tail"])
     with pytest.raises(InvalidInputError, match=reason):
         merge(job, [("a", 1, 1.0, False)], **how)
+
+
+@pytest.mark.parametrize("partitions", [None, 1])
+@pytest.mark.parametrize(
+    ("sql", "key", "reason"),
+    [
+        ("1.5D AS k, 1 AS v", "INT", "column 'k' of type double cannot be a key"),
+        ("1.5BD AS k, 1 AS v", "INT", r"key column 'k' is int32 and cannot become decimal128\(2, 1\)"),
+        ("'7' AS k, 1 AS v", "INT", "key column 'k' is int32 and cannot become string"),
+        ("1L AS k, 1 AS v", "INT", "key column 'k' is int32 and cannot become int64"),
+        ("TIMESTAMP'2020-01-01 23:00:00' AS k, 1 AS v", "DATE", "key column 'k' is date32"),
+        ("1 AS k, 2 AS v, 3 AS v", "INT", "columns 'v' and 'v' have the same name"),
+        ("1 AS k, 2 AS K, 3 AS v", "INT", "columns 'k' and 'K' have the same name"),
+    ],
+)
+def test_changes_that_are_no_rows_of_the_state_are_refused(
+    job: Job, sql: str, key: str, reason: str, partitions: int | None
+) -> None:
+    """A key that a cast would change is another key; on the driver and in tasks."""
+    batch = Batch.open(job.coordinator)
+    how: dict[str, Any] = {"operator": "op", "keys": ["k"], "schema": f"k {key}, v INT", "update": {"v": "1"}}
+    with pytest.raises(InvalidInputError, match=reason):
+        merge_state(job.spark.sql(f"SELECT {sql}"), batch, partitions=partitions, **how)
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ("sum(new.flights) OVER (PARTITION BY new.delay)", "it looks at other rows: compute it before"),
+        ("rand() + sum(new.flights) OVER ()", "it looks at other rows: compute it before"),
+        ("sum(new.flights)", "MISSING_GROUP_BY"),
+        ("explode(array(new.flights))", "UNSUPPORTED_GENERATOR"),
+    ],
+)
+def test_a_rule_is_of_one_row(job: Job, rule: Any, reason: str) -> None:
+    """Another one is refused by name: rows with others leave their key groups, or change in number."""
+    where = "state of operator 'op': update of column 'flights': "
+    with pytest.raises(InvalidInputError, match=f"{where}.*{reason}"):
+        merge(job, [("a", 1, 1.0, False)], partitions=2, update=UPDATE | {"flights": rule})
+    with pytest.raises(InvalidInputError, match="'op': delete: it looks at other rows"):
+        merge(job, [("a", 1, 1.0, False)], delete="count(*) OVER () > 1")
+
+
+P = "struct<a: int, b: struct<c: int, d: int>>"
+SWAPPED = "named_struct('b', named_struct('d', 4, 'c', 3), 'a', 1)"
+
+
+@pytest.mark.parametrize("partitions", [None, 1])
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (P, SWAPPED, (1, (3, 4))),
+        (P, "named_struct('b', named_struct('c', 3S))", (None, (3, None))),
+        (f"ARRAY<{P}>", f"array({SWAPPED}, NULL)", [(1, (3, 4)), None]),
+        (f"MAP<STRING, {P}>", f"map('x', {SWAPPED})", {"x": (1, (3, 4))}),
+        (P, "named_struct('A', 1L, 'b', NULL)", (1, None)),
+        (P, "named_struct('a', 1, 'x', 5)", "it is .*x: int32.*, and the column is .*: name its fields as"),
+        (P, "named_struct('b', named_struct('c', 3), 'a', 1.5BD)", "each of a type that the column's field"),
+    ],
+)
+@pytest.mark.parametrize("as_it_is", [True, False])
+def test_the_fields_of_a_struct_go_by_name(
+    job: Job, kind: str, value: str, expected: Any, partitions: int | None, *, as_it_is: bool
+) -> None:
+    """As in `write_state`, and on the driver, where a column is taken as it is."""
+    batch = Batch.open(job.coordinator)
+    df = job.spark.sql(f"SELECT 1 AS k, {value} AS p")
+    how: dict[str, Any] = {"operator": "op", "keys": ["k"], "schema": f"k INT, p {kind}"}
+    how["partitions"] = partitions
+    update: dict[str, Any] = {"p": "new.p" if as_it_is else F.coalesce("new.p", "new.p")}
+    if isinstance(expected, str):
+        with pytest.raises(InvalidInputError, match=expected):
+            merge_state(df, batch, update=update, **how)
+        return
+    batch.add(merge_state(df, batch, update=update, **how))
+    batch.complete()
+    assert job.read_state().collect() == [(1, expected)]
 
 
 @pytest.fixture

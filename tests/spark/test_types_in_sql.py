@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Batch
-from dstl_dagster.spark import merge_state
+from dstl_dagster.spark import merge_state, write_state
 from dstl_dagster.spark.dataframes.state import expected_schema
 from dstl_dagster.spark.types import quoted, sql_type
 
@@ -59,8 +60,39 @@ def merged(job: Job, rows: DataFrame, **how: object) -> list[tuple[object, ...]]
 def test_a_users_text_may_end_in_a_comment_and_stand_beside_columns(job: Job, spark: SparkSession) -> None:
     """Text and columns in one update; names that need quotes; narrower keys and values are cast."""
     rows = spark.range(2).select(F.col("id").cast("int").alias(ODD), F.lit(5).alias("n"))
-    update = {"n": "coalesce(old.n, 0) + new.n -- so far", "row": F.struct(F.col("new.n"))}
+    update = {"n": "coalesce(old.n, 0) + new.n -- so far", "row": F.struct(F.col("new.n").alias(ODD))}
     first = merged(job, rows, update=update, delete="new.n < 0 -- never")
     assert first == [(0, 5, (5,)), (1, 5, (5,))]
     again = merged(job, rows, update=update, delete=F.col("old.n") + F.col(f"new.{quoted(ODD)}") > 5)
     assert again == [(0, 10, (5,))]
+
+
+@pytest.fixture
+def elsewhere(spark: SparkSession) -> Iterator[None]:
+    """A session in another zone than UTC. What else a test sets ends with it."""
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark.conf.unset("spark.sql.timestampType")
+
+
+@pytest.mark.parametrize("way", ["write", "replace", "merge", "tasks"])
+@pytest.mark.usefixtures("elsewhere")
+def test_a_time_stamp_has_a_zone_whatever_the_session_means_by_the_word(
+    job: Job, spark: SparkSession, way: str
+) -> None:
+    """Keys and values of the state, also where the session's time stamps have none."""
+    rows = spark.sql("SELECT timestamp_seconds(5) AS k, timestamp_seconds(60) AS v")
+    for meant in ("TIMESTAMP_LTZ", "TIMESTAMP_NTZ"):
+        spark.conf.set("spark.sql.timestampType", meant)
+        batch = Batch.open(job.coordinator)
+        if way in ("write", "replace"):
+            report = write_state(rows, batch, operator="op", keys=["k"], replace=way == "replace")
+        else:
+            count, update = 1 if way == "tasks" else None, {"v": "new.v"}
+            how = {"keys": ["k"], "schema": rows.schema, "update": update, "partitions": count}
+            report = merge_state(rows, batch, operator="op", **how)  # type: ignore[arg-type]
+        batch.add(report)
+        batch.complete()
+        found = job.read_state().selectExpr("unix_seconds(k)", "unix_seconds(v)").collect()
+        assert found == [(5, 60)]

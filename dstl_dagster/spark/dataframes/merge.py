@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Batch, OperatorReport, StateToWrite
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import ranges_of_tasks
 from dstl_dagster.keyed import StateAt
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_names
@@ -32,16 +32,19 @@ from dstl_dagster.spark.dataframes.state import (
     expected_schema,
     written_by,
 )
+from dstl_dagster.spark.errors import said_by_spark
 from dstl_dagster.spark.stores import read_cost_of
 from dstl_dagster.spark.types import (
     arrow_schema,
+    has_same_fields,
     is_case_sensitive,
     quoted,
+    refuse_same_names,
     selected,
     spark_schema,
     sql_type,
 )
-from dstl_dagster.state import ColumnChanges, spelled, update_by_name
+from dstl_dagster.state import ColumnChanges, schema_to_write, spelled, update_by_name, wider_type
 
 Expression = str | Column
 
@@ -52,6 +55,8 @@ _INTERNAL: dict[str, type[st.DataType]] = {
     f"{_HIDDEN}key_group": st.IntegerType,
 }
 """The columns beside `new` and `old`."""
+_WITH_FIELDS = (st.StructType, st.ArrayType, st.MapType)
+"""Types that have structs, or may have them inside."""
 
 
 def merge_state(
@@ -89,7 +94,7 @@ def merge_state(
     Args:
         changes: one row per key, such as aggregates.
         update: an expression for each column to update: SQL, or a Column over `F.col("old.…")`. Other
-            columns keep their value. Results are cast to the column's type.
+            columns keep their value. Results are cast to the column's type, a struct's fields by name.
         schema: the state's columns, keys included. Later batches may add columns and widen types.
         ttl: as for `write_state`. `old` is null for a row that has expired, and with processing time each row
             of the batch is written, as its time changes.
@@ -145,7 +150,8 @@ class _Merge:
         self._columns = spark_schema(state.schema.columns)
         self.new_columns: list[str] = []
         self._keys: dict[str, str] = {}
-        keys = state.schema.key_columns
+        keys, key_types = state.schema.key_columns, st.StructType()
+        refuse_same_names(changes.columns, self._what, case_sensitive=self._case_sensitive)
         for given in changes.columns:
             column = quoted(given)
             (name,) = spelled([given], keys, case_sensitive=self._case_sensitive)
@@ -153,12 +159,15 @@ class _Merge:
             if name in keys:
                 column = f"CAST({column} AS {sql_type(self._columns[name].dataType)})"
                 self._keys[name] = column
+                key_types.add(name, changes.schema[given].dataType)
             self.new_columns.append(f"{column} AS {quoted(name)}")
         missing = [name for name in keys if name not in self._keys]
         if missing:
             raise InvalidInputError(
                 f"key column {missing[0]!r} is missing: the changes have {changes.columns}"
             )
+        given_keys = arrow_schema(key_types, self._what, case_sensitive=self._case_sensitive)
+        schema_to_write(given_keys, keys, None, state.schema)  # refuses those that a cast would change
 
     def looked_up(self, count: int) -> DataFrame:
         """What `LookUpTask` yields for every changed row; each task has its own range of key groups."""
@@ -187,7 +196,7 @@ class _Merge:
         """The state's columns by position, then what else the writing task needs.
 
         Raises: InvalidInputError as `state.update_by_name`; or naming the rule that Spark cannot analyze, or
-        that is not deterministic.
+        that looks at other rows, or is not deterministic.
         """
         state, columns = self._state, list[Expression]()
         by_name = update_by_name(
@@ -198,19 +207,29 @@ class _Merge:
         for place, field in enumerate(self._columns):
             side = "new" if field.name in state.schema.key_columns else "old"
             expression = by_name.get(field.name, f"{side}.{quoted(field.name)}")
-            columns.append(_named(f"{_HIDDEN}c{place}", _as_type(expression, field.dataType)))
+            kind = self._type_in_spark(rows, expression, field) if field.name in by_name else field.dataType
+            columns.append(_named(f"{_HIDDEN}c{place}", _as_type(expression, kind)))
         deleted: Expression = "false"
         if isinstance(delete, str):
             deleted = f"coalesce({_enclosed(delete)}, false)"
         elif delete is not None:
             deleted = F.coalesce(delete, F.lit(False))
         rules = [*columns, _named(f"{_HIDDEN}deleted", deleted)]
-        named = [f"update of column {name!r}" for name in self._columns.names] + ["delete"]
+        named = [*map(_update_of, self._columns.names), "delete"]
         try:
             merged = _analyzed(selected(rows, [*rules, "old", *map(quoted, _INTERNAL)]))
         except AnalysisException:
             self._refuse_unknown(rows, rules, named)
             raise
+        if _looks_at_others(merged):
+            of = next(
+                name
+                for rule, name in zip(rules, named, strict=True)
+                if _looks_at_others(selected(rows, [rule]))
+            )
+            raise InvalidInputError(
+                f"{self._what}: {of}: it looks at other rows: compute it before the merge"
+            )
         for place in _not_deterministic(merged):
             raise InvalidInputError(
                 f"{self._what}: {named[place]}: it gives another value each time it is evaluated, so a "
@@ -218,12 +237,37 @@ class _Merge:
             )
         return merged
 
+    def _type_in_spark(self, rows: DataFrame, expression: Expression, field: st.StructField) -> st.DataType:
+        """The type of a rule's values until they are written: the column's; or their own if they have structs
+        of other fields, or in another order, which the task casts by name.
+
+        Raises: InvalidInputError if the column's do not hold them.
+        """
+        if not isinstance(field.dataType, _WITH_FIELDS):
+            return field.dataType
+        column = _named(field.name, _enclosed(expression) if isinstance(expression, str) else expression)
+        try:
+            (found,) = _analyzed(selected(rows, [column])).schema
+        except AnalysisException:
+            self._refuse_unknown(rows, [column], [_update_of(field.name)])
+            raise
+        if has_same_fields(found.dataType, field.dataType):
+            return field.dataType
+        own, kind = (arrow_schema(st.StructType([each]), self._what).field(0).type for each in (found, field))
+        if wider_type(kind, own) != kind:
+            raise InvalidInputError(
+                f"{self._what}: {_update_of(field.name)}: it is {own}, and the column is {kind}: name its "
+                "fields as the column's, each of a type that the column's field holds",
+                kind=ErrorKind.SCHEMA_CHANGE,
+            )
+        return found.dataType
+
     def _refuse_unknown(self, rows: DataFrame, rules: Sequence[Expression], named: Sequence[str]) -> None:
         for rule, name in zip(rules, named, strict=True):
             try:
-                _analyzed(selected(rows, [rule]))
+                _analyzed(selected(rows, [rule, "old"]))  # a sum alone would be one of all rows
             except AnalysisException as error:
-                said = " ".join(str(error).partition("SQLSTATE")[0].split())
+                said = said_by_spark(error)
                 for internal in _INTERNAL:  # which Spark suggests
                     said = said.replace(f"`{internal}`, ", "").replace(f", `{internal}`", "")
                 raise InvalidInputError(f"{self._what}: {name}: {said}") from error
@@ -236,6 +280,13 @@ def _analyzed(df: DataFrame) -> DataFrame:
     return df
 
 
+def _looks_at_others(projection: DataFrame) -> bool:
+    """Whether it has a window, for which Spark plans more than a projection. By Connect it is unknown."""
+    if not hasattr(projection, "_jdf"):
+        return False
+    return bool(projection._jdf.queryExecution().analyzed().child().nodeName() != "MapInArrow")
+
+
 def _not_deterministic(projection: DataFrame) -> list[int]:
     """Which columns are not, by Spark's own word. By Connect it is unknown."""
     if not hasattr(projection, "_jdf"):
@@ -245,6 +296,10 @@ def _not_deterministic(projection: DataFrame) -> list[int]:
         return []
     columns = plan.projectList()
     return [place for place in range(columns.size()) if not columns.apply(place).deterministic()]
+
+
+def _update_of(column: str) -> str:
+    return f"update of column {column!r}"
 
 
 def _enclosed(text: str) -> str:

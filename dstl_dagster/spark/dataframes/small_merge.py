@@ -95,7 +95,7 @@ def _are_few(rows: DataFrame, batch: Batch, operator: str) -> bool:
 
 
 def _collected(rows: DataFrame, progress: Progress | None) -> pa.Table | None:
-    """All of the rows; `None` if they are more than expected."""
+    """All of the rows; `None` if they are more than expected, or PySpark cannot collect them."""
     raise_as_raised()
     try:
         with watched(rows.sparkSession, progress):
@@ -104,4 +104,6 @@ def _collected(rows: DataFrame, progress: Progress | None) -> pa.Table | None:
         if _TOO_LARGE in str(error):
             return None
         raise
+    except pa.ArrowInvalid:  # of a null beside structs whose fields have none, for one
+        return None
     return None if table.num_rows > _MOST_ROWS else table

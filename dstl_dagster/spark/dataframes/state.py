@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as st
@@ -45,7 +46,7 @@ from dstl_dagster.spark.dataframes.partitioning import (
 from dstl_dagster.spark.dataframes.progress import Progress
 from dstl_dagster.spark.dataframes.run_merges import merges_in_tasks
 from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask, ReplaceStateTask, WriteStateTask
-from dstl_dagster.spark.errors import raise_as_raised
+from dstl_dagster.spark.errors import raise_as_raised, said_by_spark
 from dstl_dagster.spark.stores import cost_of, open_shared_store, read_cost_of, require_shared
 from dstl_dagster.spark.types import (
     arrow_schema,
@@ -345,7 +346,13 @@ def expected_schema(schema: st.StructType | str, what: str) -> st.StructType:
     require_spark_schema(schema, what)
     if not isinstance(schema, str):
         return schema
-    parsed = st.DataType.fromDDL(schema)
+    try:
+        parsed = st.DataType.fromDDL(schema)
+    except ParseException as error:
+        raise InvalidInputError(
+            f"{what}: the schema {schema!r} is not columns such as 'customer STRING, total DOUBLE': "
+            f"{said_by_spark(error)}"
+        ) from error
     return parsed if isinstance(parsed, st.StructType) else st.StructType([st.StructField("value", parsed)])
 
 
