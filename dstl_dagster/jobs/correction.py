@@ -122,7 +122,8 @@ def correct(
             # Of a table's partition another run is another batch, whose rows take the place of the others.
             missing = [key for key in _missing(coordinator, lost) if not key.window.startswith(RUN_WINDOW)]
             if missing:
-                of = f" of source {missing[0].source!r}" if missing[0].source else ""
+                source = name_in_id(missing[0].source)
+                of = f" of source {source!r}" if source else ""
                 raise NotFoundError(
                     f"batch {batch!r}{of} of job {plan.job!r} ran, but no checkpoint holds it: run that "
                     "source too, under the same key and partitions. Nothing after it was run",

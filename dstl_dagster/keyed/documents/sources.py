@@ -147,7 +147,7 @@ class NameChange(Stored):
                     )
                 if new is not None and (new in known or [*changes.values()].count(new) > 1):
                     raise InvalidInputError(
-                        f"job {job!r} has a {what} {new!r} already: drop that first, or use another name"
+                        f"job {job!r} already has {what} {new!r}: drop that first, or use another name"
                     )
                 if new == "":
                     raise InvalidInputError(f"the new name of {what} {old!r} is empty")
