@@ -8,6 +8,7 @@ producer assigns it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,18 @@ _LOW_BITS = 1 << 16
 _LOW_BITS_ROWS = 4 * 1024
 
 Indices = npt.NDArray[np.int64]
+
+
+class KeysOfGroups(NamedTuple):
+    """Keys in the types of a schema, and the key group of each, ascending."""
+
+    rows: pa.Table
+    key_groups: npt.NDArray[np.int32]
+
+    def within(self, first: int, last: int) -> pa.Table:
+        """Those of the key groups `first` to `last`, inclusive."""
+        start = int(np.searchsorted(self.key_groups, first))
+        return self.rows.slice(start, int(np.searchsorted(self.key_groups, last, side="right")) - start)
 
 
 def last_occurrences(rows: pa.Table, key_columns: Sequence[str]) -> Indices:

@@ -24,7 +24,7 @@ from dstl_dagster.format.changelog_file.change_set_codec import MAX_INLINE_VIEW_
 from dstl_dagster.format.changelog_file.change_set_parts import is_within
 from dstl_dagster.format.changes import value_offsets
 from dstl_dagster.state.changes import decode_changes, slice_count
-from dstl_dagster.state.keys import last_occurrences, occurring
+from dstl_dagster.state.keys import KeysOfGroups, last_occurrences, occurring
 from dstl_dagster.state.pieces import taken
 from dstl_dagster.state.schema import StateSchema
 from dstl_dagster.state.ttl import expired_rows
@@ -85,7 +85,7 @@ class StateReplay:
         schema: of the resulting rows; it must hold the rows of every schema in the log.
         key_groups: the ranges to replay; changes of other key groups are skipped. A collected change is a
             view of its record batch, so a log that yields only these ranges saves memory.
-        keys: only the rows of these keys, in the types of the schema; `None`: all.
+        keys: only their rows; `None`: all.
         ttl: what it hides is replayed as if it had been deleted, so that no older change of its key returns.
     """
 
@@ -93,7 +93,7 @@ class StateReplay:
         self,
         schema: StateSchema,
         key_groups: Sequence[KeyGroupRange],
-        keys: pa.Table | None = None,
+        keys: KeysOfGroups | None = None,
         ttl: StateTtl | None = None,
     ) -> None:
         self._schema = schema
@@ -201,8 +201,8 @@ class StateReplay:
         groups = np.concatenate([left.key_groups, after.key_groups[last]])
         return LastChanges(pa.concat_tables([left.rows, newest]), groups)
 
-    def _decoded(self, changes: Iterable[tuple[int, _Change]]) -> LastChanges:
-        """All rows of these changes, those of one key in log order."""
+    def _decoded(self, changes: Sequence[tuple[int, _Change]]) -> LastChanges:
+        """All rows of these changes, which ascend by key group, those of one key in log order."""
         by_schema: dict[int, list[tuple[int, pa.Buffer]]] = {}
         for key_group, change in changes:
             by_schema.setdefault(change.schema, []).append((key_group, change.payload))
@@ -216,7 +216,8 @@ class StateReplay:
         everything, groups = pa.concat_tables(tables), np.concatenate(groups_of)
         if self._keys is None:
             return LastChanges(everything, groups)
-        wanted = occurring(everything, self._keys, self._schema.key_columns)
+        sought = self._keys.within(changes[0][0], changes[-1][0])
+        wanted = occurring(everything, sought, self._schema.key_columns)
         return LastChanges(everything.filter(wanted), groups[wanted.to_numpy(zero_copy_only=False)])
 
     def _expired(self, written: StateSchema, rows: pa.Table) -> pa.Table:

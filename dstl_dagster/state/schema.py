@@ -104,7 +104,7 @@ class StateSchema:
         keys = parse_names("key_columns", key_columns)
         return cls(stored, keys, max_parallelism, partition_columns=tuple(partition_columns))
 
-    @property
+    @cached_property
     def wire(self) -> pa.Schema:
         """The columns of a change: the user's, then the delete flag."""
         return self.columns.append(_DELETED)

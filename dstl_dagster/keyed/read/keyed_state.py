@@ -73,7 +73,7 @@ def replayed_logs(
     batches = dict(zip(reads, reader.read_all(reads), strict=True))
     replays = []
     for log, log_reads in zip(logs, wanted, strict=True):
-        replay = StateReplay(schema, log.key_groups, None if keys is None else keys.rows, log.ttl)
+        replay = StateReplay(schema, log.key_groups, None if keys is None else keys.of_groups, log.ttl)
         for read in log_reads:
             replay.add(batches[read])
         replays.append(replay)

@@ -33,7 +33,7 @@ from dstl_dagster.state import (
     key_groups_of_partitions,
     key_hashes,
 )
-from dstl_dagster.state.keys import occurring
+from dstl_dagster.state.keys import KeysOfGroups, occurring
 
 _MOST_KEYS = 1_000
 """Of which the key groups are computed; more keys fall into most key groups anyway."""
@@ -44,7 +44,7 @@ Keys: TypeAlias = pa.Table | Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class KeysToFind:
-    """Keys as of `keys_table`, and where their rows are."""
+    """Keys as of `keys_table`, ascending by key group, and where their rows are."""
 
     rows: pa.Table
     wanted_keys: WantedKeys
@@ -52,7 +52,13 @@ class KeysToFind:
     @classmethod
     def of(cls, rows: pa.Table, schema: StateSchema) -> KeysToFind:
         hashes = key_hashes(rows, schema)
-        return cls(rows, WantedKeys(group_of_hashes(hashes, rows, schema), hashes))
+        groups = group_of_hashes(hashes, rows, schema)
+        order = np.argsort(groups, kind="stable")
+        return cls(rows.take(pa.array(order)), WantedKeys(groups[order], hashes[order]))
+
+    @property
+    def of_groups(self) -> KeysOfGroups:
+        return KeysOfGroups(self.rows, self.wanted_keys.key_groups)
 
     def without(self, found: Sequence[pa.Table]) -> KeysToFind:
         """Those whose key is in none of these rows."""

@@ -21,6 +21,7 @@ from dstl_dagster.state.changes import decode_change, decode_changes
 from tests.doubles.encoded import encode_changes
 from tests.profiles import examples
 
+SPLIT_ROWS = 1024
 SCHEMA = StateSchema.of(pa.schema({"id": pa.int64(), "name": pa.string(), "total": pa.float64()}), ["id"], 8)
 
 
@@ -28,6 +29,31 @@ def rows(*items: tuple[Any, ...], schema: pa.Schema = SCHEMA.columns) -> pa.Reco
     columns = zip(*items, strict=True) if items else [[] for _ in schema]
     arrays = [pa.array(list(c), f.type) for c, f in zip(columns, schema, strict=True)]
     return pa.record_batch(arrays, schema=schema)
+
+
+def many_rows(count: int) -> pa.Table:
+    """Of every type that a state can have, with nulls; not from the first value of their arrays on."""
+    numbers = list(range(-3, count))
+    nested = pa.struct([("texts", pa.list_(pa.string())), ("n", pa.int16())])
+    columns = {
+        "id": pa.array(numbers, pa.int64()),
+        "name": pa.array([None if n % 7 == 0 else "é" * (n % 5) for n in numbers]),
+        "raw": pa.array([bytes([n % 256]) * (n % 3) for n in numbers]),
+        "flag": pa.array([n % 3 == 0 for n in numbers]),
+        "tiny": pa.array([n % 100 for n in numbers], pa.int8()),
+        "short": pa.array([n % 999 for n in numbers], pa.int16()),
+        "day": pa.array(numbers, pa.int32()).cast(pa.date32()),
+        "price": pa.array(
+            [None if n % 5 == 0 else decimal.Decimal(n) for n in numbers], pa.decimal128(12, 2)
+        ),
+        "real": pa.array([n / 3 for n in numbers], pa.float32()),
+        "at": pa.array(numbers, pa.timestamp("us", "UTC")),
+        "nested": pa.array(
+            [None if n % 4 == 0 else {"texts": [str(n)] * (n % 3), "n": n % 30} for n in numbers], nested
+        ),
+        "counts": pa.array([[(str(n), n)] * (n % 2) for n in numbers], pa.map_(pa.string(), pa.int64())),
+    }
+    return pa.table(columns).slice(3)
 
 
 def log_of(*parts: tuple[StateSchema, Any]) -> list[list[pa.RecordBatch]]:
@@ -446,18 +472,47 @@ def test_a_newer_schema_version_is_refused() -> None:
     assert caught.value.kind == "newer_version"
 
 
+@pytest.mark.parametrize("count", [20, SPLIT_ROWS])
 @examples(100)
 @given(cut=st.integers(0, 10**6), flip=st.integers(0, 10**6), value=st.integers(0, 255))
-def test_damaged_changes_never_do_worse_than_format_error(cut: int, flip: int, value: int) -> None:
+def test_damaged_changes_never_do_worse_than_format_error(
+    count: int, cut: int, flip: int, value: int
+) -> None:
     """Truncated or altered bytes give rows or a FormatError: no other error, and no read out of bounds."""
-    batch = rows(*[(n, f"name {n}", float(n)) for n in range(20)])
-    whole = bytearray(encode_changes(SCHEMA, batch, np.zeros(20, np.int32)).changes[0].as_py())
+    batch = rows(*[(n, f"name {n}", float(n)) for n in range(count)])
+    whole = bytearray(encode_changes(SCHEMA, batch, np.zeros(count, np.int32)).changes[0].as_py())
     whole[flip % len(whole)] = value
     for damaged in (bytes(whole), bytes(whole[: cut % len(whole)]), bytes(whole) + b"more"):
         try:
             python_rows(decode_change(SCHEMA, damaged))
         except FormatError:
             continue
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_the_bytes_of_many_values_are_sorted_and_joined_again(shift: int) -> None:
+    """In every type, at any place in a file, and in the change after one of few rows and before another."""
+    table = many_rows(4 * SPLIT_ROWS)
+    schema = StateSchema.of(table.schema, ["id"], 8)
+    groups = np.repeat(np.arange(4), [5, SPLIT_ROWS, 3 * SPLIT_ROWS - 6, 1])
+    encoded = encode_changes(schema, table, groups)
+    moved = [pa.py_buffer(bytes(shift) + each).slice(shift) for each in encoded.changes.to_pylist()]
+    found, counts = decode_changes(schema, moved)
+    assert counts.tolist() == [5, SPLIT_ROWS, 3 * SPLIT_ROWS - 6, 1]
+    assert found.drop_columns(found.column_names[-1:]).equals(table.cast(schema.columns))
+
+
+def test_where_the_bytes_of_values_are() -> None:
+    """From 1,024 rows on, the lowest byte of each value comes first, then the next of each."""
+    schema = StateSchema.of(pa.schema({"id": pa.int32()}), ["id"], 8)
+    ids = np.arange(SPLIT_ROWS, dtype="<i4") + 70_000
+    for count, expected in (
+        (SPLIT_ROWS - 1, ids[:-1].tobytes()),
+        (SPLIT_ROWS, ids.view(np.uint8).reshape(-1, 4).T.tobytes()),
+    ):
+        batch = pa.table({"id": ids[:count]})
+        change = encode_changes(schema, batch, np.zeros(count, np.int32)).changes[0].as_py()
+        assert expected in change
 
 
 @examples(100)
