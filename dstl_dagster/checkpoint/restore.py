@@ -154,11 +154,12 @@ def _require_undamaged(job: Job, checkpoint_id: int) -> None:
 
 
 def left_behind(timeline: Timeline, restored: Restored) -> tuple[Completed, ...]:
-    """The completed checkpoints that this restore abandoned, oldest first; none once its own is gone."""
-    if not restored.checkpoint_id:
-        return _abandoned_between(timeline, 0, restored.slot)
+    """The completed checkpoints that this restore abandoned, oldest first. Once its own is gone it reads the
+    timeline from the beginning.
+    """
     entry = timeline.tail().checkpoints.get(restored.checkpoint_id)
-    return () if entry is None else _abandoned_between(timeline, entry.completed.slot, restored.slot)
+    found = _abandoned_between(timeline, 0 if entry is None else entry.completed.slot, restored.slot)
+    return tuple(each for each in found if each.checkpoint_id > restored.checkpoint_id)
 
 
 def _abandoned_between(timeline: Timeline, after_slot: int, before_slot: int) -> tuple[Completed, ...]:

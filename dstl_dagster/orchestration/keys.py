@@ -168,6 +168,10 @@ class JobAssets:
         """The same with this one of the assets that write the job's state."""
         return self._with({**self._found, (AssetRole.STATE, None): key}, self._states)
 
+    def with_states(self, keys: Iterable[dg.AssetKey]) -> JobAssets:
+        """The same with these, which write the job's state as well."""
+        return self._with(self._found, [*dict.fromkeys((*self.state_keys, *keys))])
+
     def _with(self, found: Mapping[Any, dg.AssetKey], states: Sequence[dg.AssetKey]) -> JobAssets:
         made = replace(self)
         vars(made).update(_found=found, _states=tuple(states))

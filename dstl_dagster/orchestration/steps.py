@@ -114,7 +114,7 @@ def persist(step: Step, attempt: Attempt) -> None:
         step.context.log.warning(sentence)
 
 
-def confirm(step: Step, attempt: Attempt) -> None:
+def confirm(step: Step, attempt: Attempt) -> Checkpoint:
     """Step 5, the commit point: the checkpoint is complete from here on."""
     cost = step.coordinator.running_cost()
     checkpoint = step.coordinator.confirm(attempt)
@@ -122,6 +122,7 @@ def confirm(step: Step, attempt: Attempt) -> None:
         f"step 5 confirm: checkpoint {checkpoint.checkpoint_id} is complete. {cost.in_words()}"
     )
     report_checkpoint(step, checkpoint)
+    return checkpoint
 
 
 def compose_commit(

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.orchestration.keys import (
     TAG_ATTEMPT,
+    TAG_CHECKPOINT,
     TAG_JOB,
     TAG_RESTORED,
     TAG_SLOT,
@@ -32,6 +34,7 @@ from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.timeline import Completed, Restored, TimelineRecord
 
 _NEWEST_EVENTS = 25
+_BESIDE = ", "
 
 
 @dataclass(frozen=True)
@@ -66,17 +69,48 @@ class Comparison:
         )
 
 
-def shown_metadata(coordinator: CheckpointCoordinator, checkpoint: Checkpoint) -> Mapping[str, str]:
-    """For an event whose tags are Dagster's: by this a later run knows the job and its timeline."""
-    completed = checkpoint.entry.completed
+@dataclass(frozen=True)
+class Shown:
+    """A checkpoint that an event shows. `job`: `None` where the asset says it. `restored`: the slot of the
+    restore to it, or 0.
+    """
+
+    job: str | None
+    timeline_id: str
+    checkpoint_id: int
+    slot: int
+    attempt: str
+    restored: int = 0
+
+
+def shown_in(made: dg.AssetMaterialization | dg.AssetObservation | None) -> list[Shown]:
+    """The checkpoints of an event, by our tags or by `shown_metadata`; none of an event of something else."""
+    tags, said = ({}, {}) if made is None else (made.tags or {}, made.metadata)
+    if TAG_TIMELINE in tags:
+        number, slot, restored = (int(tags.get(each, 0)) for each in (TAG_CHECKPOINT, TAG_SLOT, TAG_RESTORED))
+        return [Shown(tags.get(TAG_JOB), tags[TAG_TIMELINE], number, slot, tags[TAG_ATTEMPT], restored)]
+    texts = [str(said[each].value).split(_BESIDE) if each in said else [] for each in (TAG_JOB, TAG_TIMELINE)]
+    found = []
+    for job, text in zip(*texts, strict=False):
+        timeline_id, number, slot, attempt = text.split()
+        found.append(Shown(job, timeline_id, int(number), int(slot), attempt))
+    return found
+
+
+def shown_metadata(
+    coordinator: CheckpointCoordinator, completed: Completed, beside: Mapping[str, Any]
+) -> Mapping[str, str]:
+    """For an event whose tags are Dagster's: which checkpoint it shows. `beside`: what it says already, of
+    other checkpoints that its step made.
+    """
     timeline = coordinator.timeline.seen().timeline_id
-    return {TAG_JOB: coordinator.job, TAG_TIMELINE: f"{timeline} {completed.slot} {completed.attempt}"}
-
-
-def shown_job(made: dg.AssetMaterialization) -> str | None:
-    """The job whose checkpoint an event shows; `None` of an event of something else."""
-    said = made.metadata.get(TAG_JOB)
-    return (made.tags or {}).get(TAG_JOB) if said is None else str(said.value)
+    said = f"{timeline} {completed.checkpoint_id} {completed.slot} {completed.attempt}"
+    return {
+        name: _BESIDE.join(
+            [*([str(getattr(beside[name], "value", beside[name]))] if name in beside else []), text]
+        )
+        for name, text in ((TAG_JOB, coordinator.job), (TAG_TIMELINE, said))
+    }
 
 
 def require_shown_timeline(
@@ -102,7 +136,7 @@ def compare_timeline(
         followed_to: the slot up to which the store is known to have what it had (inclusive).
     """
     showing = {*keys, JobAssets.defined(coordinator.job).checkpoints_key}
-    shown = _newest(instance, showing)
+    shown = _newest(instance, showing, coordinator.job)
     if shown is None:
         return Comparison(coordinator, known=False)
     difference = _difference(coordinator, shown, followed_to)
@@ -110,40 +144,32 @@ def compare_timeline(
     return Comparison(coordinator, True, difference, started_over)
 
 
-def _newest(instance: dg.DagsterInstance, keys: Iterable[dg.AssetKey]) -> Mapping[str, str] | None:
-    """What the newest event says of the checkpoint that it shows."""
-    found: dict[int, Mapping[str, str]] = {}
+def _newest(instance: dg.DagsterInstance, keys: Iterable[dg.AssetKey], job: str) -> Shown | None:
+    """The checkpoint of the job that the newest event shows."""
+    found: dict[int, Shown] = {}
     for key in keys:
         for record in instance.fetch_materializations(key, limit=_NEWEST_EVENTS).records:
-            said = _said_of_checkpoint(record.asset_materialization)
-            if TAG_TIMELINE in said:
-                found[record.storage_id] = said
+            shown = [each for each in shown_in(record.asset_materialization) if each.job in (job, None)]
+            if shown:
+                found[record.storage_id] = shown[-1]
                 break
     return found[max(found)] if found else None
 
 
-def _said_of_checkpoint(made: dg.AssetMaterialization | None) -> Mapping[str, str]:
-    said: dict[str, str] = {} if made is None else {**(made.tags or {})}
-    if made is not None and TAG_TIMELINE in made.metadata:  # of `shown_metadata`
-        texts = str(made.metadata[TAG_TIMELINE].value).split()
-        said |= dict(zip((TAG_TIMELINE, TAG_SLOT, TAG_ATTEMPT), texts, strict=True))
-    return said
-
-
-def _difference(coordinator: CheckpointCoordinator, shown: Mapping[str, str], followed_to: int) -> str | None:
+def _difference(coordinator: CheckpointCoordinator, shown: Shown, followed_to: int) -> str | None:
     timeline = coordinator.timeline
     if not timeline.names.timeline:
         next(timeline.records(), None)
     now = timeline.names.timeline
     if not now:
         return "it has no checkpoint of that job"
-    if now != shown[TAG_TIMELINE]:
-        return f"it has the timeline {now} of it, not {shown[TAG_TIMELINE]}"
-    slot, restored = int(shown[TAG_SLOT]), int(shown.get(TAG_RESTORED, 0))
+    if now != shown.timeline_id:
+        return f"it has the timeline {now} of it, not {shown.timeline_id}"
+    slot, restored = shown.slot, shown.restored
     if max(slot, restored) <= followed_to:
         return None
     found = _completed_at(coordinator, slot)
-    same = isinstance(found, Completed) and str(found.attempt) == shown[TAG_ATTEMPT]
+    same = isinstance(found, Completed) and str(found.attempt) == shown.attempt
     if same and restored:
         slot, found = restored, next(timeline.records(restored - 1), None)
         same = isinstance(found, Restored)

@@ -4,6 +4,7 @@ from dstl_dagster.timeline.attempt import (
     Attempt as Attempt,
     PlannedAttempt as PlannedAttempt,
     attempt_id as attempt_id,
+    is_attempt_of as is_attempt_of,
 )
 from dstl_dagster.timeline.archive import write_once as write_once
 from dstl_dagster.timeline.grace import GraceClock as GraceClock

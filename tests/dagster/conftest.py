@@ -121,6 +121,7 @@ class Daemon:
 
     Attributes:
         runs: every run that was launched: its key and the checkpoint that its config names.
+        job: another one than that of `days`.
     """
 
     days: Days
@@ -130,6 +131,7 @@ class Daemon:
     runs: list[tuple[str, int]] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
     definitions: dg.Definitions | None = None
+    job: str | None = None
 
     def tick(self, rng: random.Random | None = None) -> str | None:
         """One tick, killed before one of its effects or not at all; returns what the page would show."""
@@ -142,7 +144,7 @@ class Daemon:
     def _evaluate(self) -> dg.SensorResult:
         code = self.days.code
         sensor = build_checkpoint_sensor(
-            code.JOB,
+            self.job or code.JOB,
             name=self.name,
             commit_job=build_maintenance(code.JOB, "commit") if self.commit else None,
             **{"partitions_def": code.DAYS, **self.options},

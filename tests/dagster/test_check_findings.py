@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
@@ -326,6 +327,34 @@ def test_only_the_latest_days_of_the_archive_are_looked_up(
         found = partitions_finding(page, view, thorough=thorough)
     assert found.passed
     assert sorted(asked) == days[len(days) - lookups :]
+
+
+def test_every_partition_of_the_archive_that_a_restore_undid_is_found() -> None:
+    """However many there are, in whatever order: by the events, and only those are looked up."""
+    asked: list[str] = []
+
+    class Archive:
+        def checkpoints_of_key(self, key: str) -> list[int]:
+            asked.append(key)
+            return [2]
+
+    archive: Any = Archive()
+    regions, assets = [f"region-{number:03}" for number in range(150)], JobAssets("orders")
+    view = TimelineView(
+        slot=33, timeline_id="0123456789abcdef", snapshot_slot=32, archive=archive, abandoned=((2, 2),)
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        for number, region in enumerate(regions):
+            said = f"{view.timeline_id} {2 if number in (0, 70) else 1} 5 {uuid.uuid4()}"
+            instance.report_runless_asset_event(
+                dg.AssetMaterialization(
+                    assets.state_key, partition=region, metadata={"dstl/job": "orders", "dstl/timeline": said}
+                )
+            )
+        page = AssetsPage(assets, instance, dg.StaticPartitionsDefinition(regions))
+        found = partitions_finding(page, view)
+    assert found.text.startswith("region-000, region-070 are in no checkpoint, as after a restore")
+    assert sorted(asked) == ["region-000", "region-070"]
 
 
 @pytest.mark.parametrize(

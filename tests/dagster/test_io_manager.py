@@ -3,6 +3,7 @@
 # No postponed annotations: Dagster reads them as objects.
 
 import re
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -524,8 +525,9 @@ def test_a_row_of_another_partition_is_refused(tmp_path: Path, instance: dg.Dags
 class _Restored:
     """Two assets, each with a day of its own that a restore undoes, and one with two of them in one run."""
 
-    def __init__(self, store: str, instance: dg.DagsterInstance) -> None:
+    def __init__(self, store: str, instance: dg.DagsterInstance, version: str | None) -> None:
         self.instance, changelog = instance, dstl.ChangelogStorageResource(uri=store)
+        self.version = version
         self.resources = {"changelog": changelog, "io_manager": dstl.KeyedStateIOManager(changelog=changelog)}
         keys = {"dstl/keys": ["day"], "dstl/job": "both"}
         self.assets = [
@@ -547,9 +549,9 @@ class _Restored:
             job: CheckpointCoordinator(job, open_store(store), owner="a person") for job in ("both", "table")
         }
 
-    @staticmethod
-    def _rows(context: dg.AssetExecutionContext) -> pa.Table:
-        return pa.table({"day": [*context.partition_keys], "total": [1] * len(context.partition_keys)})
+    def _rows(self, context: dg.AssetExecutionContext) -> Any:
+        rows = pa.table({"day": [*context.partition_keys], "total": [1] * len(context.partition_keys)})
+        return rows if self.version is None else dg.Output(rows, data_version=dg.DataVersion(self.version))
 
     def run(self, name: str, first: str, last: str = "") -> None:
         tags = {
@@ -586,12 +588,20 @@ class _Restored:
         return [day for day, status in shown.items() if status is dg.AssetPartitionStatus.FAILED]
 
 
-@pytest.mark.parametrize("by", ["sensor", "job"])
+@pytest.mark.parametrize(
+    ("by", "version"), [("sensor", None), ("job", None), ("sensor", str(uuid.uuid4()))], ids=str
+)
 def test_what_a_restore_undid_is_shown_as_failed(
-    by: str, tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+    by: str,
+    version: str | None,
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of each asset its own days, also of a run of several, until they run again."""
-    world, (first, second, third) = _Restored(tmp_path.as_uri(), instance), ORDERS
+    """Of each asset its own days, also of a run of several, until they run again; whatever version of its
+    data the asset names.
+    """
+    world, (first, second, third) = _Restored(tmp_path.as_uri(), instance, version), ORDERS
     for name, *days in (("one", first), ("other", first), ("one", second), ("other", second)):
         world.run(name, *days)
     world.run("table", first)

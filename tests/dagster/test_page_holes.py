@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.dagster
 
-FIRST, SECOND = "2024-01-01", "2024-01-02"
+FIRST, SECOND, THIRD = "2024-01-01", "2024-01-02", "2024-01-03"
 MANY = 28
 
 
@@ -149,6 +149,25 @@ def test_a_page_that_was_wiped_is_filled_again(days: Days, daemon: Daemon) -> No
     daemon.tick()
     assert [event.partition for event in days.events("checkpoints")] == ["chk-00000001", "chk-00000002"]
     assert daemon.tick() == "slot 6: nothing new"
+
+
+def test_a_page_that_was_wiped_before_a_run_is_filled_again(days: Days, daemon: Daemon) -> None:
+    """The run's event is there when the sensor looks, and those before it are not."""
+    for day in (FIRST, SECOND):
+        assert days.run(day).success
+    daemon.tick()
+    days.instance.wipe_assets([days.code.JOB.checkpoints_key, days.code.JOB.files_key])
+    assert days.run(THIRD).success
+    daemon.tick()
+    assert {event.partition for event in days.events("checkpoints")} == {
+        f"chk-{number:08}" for number in (1, 2, 3)
+    }
+    assert materialized_partitions(days, "files") == {FIRST, SECOND, THIRD}
+    newest = days.events("checkpoints")[-1]
+    assert newest.partition == "chk-00000003"
+    shown = len(days.events("checkpoints"))
+    daemon.tick()
+    assert len(days.events("checkpoints")) == shown
 
 
 def test_a_checkpoint_that_is_reported_late_is_not_the_newest(

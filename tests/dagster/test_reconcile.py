@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import dagster as dg
 import pytest
@@ -40,9 +41,14 @@ class Written(Page):
         made = [each for each in self._made(key) if partition in (None, each.partition)]
         return made[-1] if made else None
 
-    def versions(self, key: dg.AssetKey) -> dict[str, str]:
+    def shows(self, key: dg.AssetKey, partition: str | None, attempt: UUID) -> bool:
+        tags = [each.tags or {} for each in self._made(key) if each.partition == partition]
+        return str(attempt) in [each["dstl/attempt"] for each in tags]
+
+    def attempts(self, key: dg.AssetKey, timeline_id: str) -> dict[str, set[str]]:
+        del timeline_id
         made = [each for each in self._made(key) if each.partition is not None]
-        return {str(each.partition): (each.tags or {})["dagster/data_version"] for each in made}
+        return {str(each.partition): {(each.tags or {})["dstl/attempt"]} for each in made}
 
     def materialized(self, key: dg.AssetKey) -> set[str]:
         return {each.partition for each in self._made(key) if each.partition is not None}

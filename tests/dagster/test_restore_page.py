@@ -214,6 +214,26 @@ def test_a_restore_that_is_told_late_leaves_what_ran_again_alone(three: Days, da
     assert newest(three, "checkpoints") == ("chk-00000004", "4")
 
 
+def test_a_restore_that_is_told_after_its_checkpoint_was_subsumed_is_told(days: Days, daemon: Daemon) -> None:
+    """What did not run again is shown as failed, though what the job went back to is not known any more."""
+    days.options = {
+        "execution.checkpointing.num-retained": "2",
+        "dstl.checkpoint.snapshot-interval": "8",
+        "dstl.checkpoint.reader-grace": "0 s",
+    }
+    for day in (FIRST, SECOND, THIRD):
+        assert days.run(day).success
+    daemon.tick()
+    coordinator = days.resource().coordinator("days", owner="a person")
+    coordinator.restore(2)
+    for number in range(6):
+        days.code.make_outside(days.uri, f"late-{number}", options=coordinator.options)
+        coordinator.clean_up()
+    assert 2 not in days.coordinator().timeline.tail().checkpoints
+    daemon.tick()
+    assert failed_partitions(days, "state") == failed_partitions(days, "files") == {THIRD}
+
+
 def test_a_restore_that_was_outside_all_along_is_told(days: Days, daemon: Daemon) -> None:
     """The sensor meets checkpoints and their restore at once: a day that was undone is missing, as it was."""
     for day in (FIRST, SECOND):

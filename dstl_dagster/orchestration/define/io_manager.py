@@ -157,7 +157,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         said = {
             "checkpoint": JobAssets.partition_key(checkpoint.checkpoint_id),
             **state_metadata(checkpoint, coordinator.prices),
-            **shown_metadata(coordinator, checkpoint),
+            **shown_metadata(coordinator, checkpoint.entry.completed, context.output_metadata),
         }
         context.add_output_metadata(said)
         step = step_of(context)

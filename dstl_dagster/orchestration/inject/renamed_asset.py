@@ -17,7 +17,7 @@ from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.orchestration.code_location import asset_source, code_location
 from dstl_dagster.orchestration.keys import TAG_IGNORE_UNCLAIMED
-from dstl_dagster.orchestration.timeline_check import shown_job
+from dstl_dagster.orchestration.timeline_check import shown_in
 
 
 def refuse_new_name(
@@ -67,13 +67,10 @@ def _given_up(
     gone = [key for key in instance.get_asset_keys() if key not in defined]
     for record in instance.get_asset_records(gone) if gone else ():
         event = record.asset_entry.last_materialization_record
-        made = None if event is None else event.asset_materialization
-        job = None if made is None else shown_job(made)
-        if event is None or job is None:
-            continue
-        writer = instance.get_run_by_id(event.run_id)
+        jobs = () if event is None else {each.job for each in shown_in(event.asset_materialization)} - {None}
+        writer = instance.get_run_by_id(event.run_id) if event is not None and jobs else None
         if writer is not None and _are_of_one_location(writer, run):
-            yield record.asset_entry.asset_key, job
+            yield from ((record.asset_entry.asset_key, str(job)) for job in sorted(map(str, jobs)))
 
 
 def _are_of_one_location(one: dg.DagsterRun, other: dg.DagsterRun) -> bool:

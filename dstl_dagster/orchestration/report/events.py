@@ -50,12 +50,13 @@ from dstl_dagster.orchestration.report.links import (
     owner_link,
     shown_lines,
 )
+from dstl_dagster.orchestration.report.shown import UUID_LENGTH
+from dstl_dagster.orchestration.timeline_check import shown_in
 from dstl_dagster.settings import StoragePrices
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
 Event = dg.AssetMaterialization | dg.AssetObservation
 
-_UUID_LENGTH = 36
 _COLUMN_SCHEMA = "dagster/column_schema"
 _ROWS, _PARTITION_ROWS, _URI = "dagster/row_count", "dagster/partition_row_count", "dagster/uri"
 """The keys that Dagster shows in places of their own."""
@@ -247,25 +248,9 @@ def state_version(attempt: uuid.UUID) -> str:
 
 
 def attempt_of(event: Event) -> str:
-    """The attempt whose checkpoint an event is about, by its data version: every version begins with it."""
-    return attempt_in((event.tags or {}).get(TAG_VERSION, ""))
-
-
-def attempt_in(version: str) -> str:
-    """The attempt that a data version begins with; another text where it is of something else."""
-    return version[:_UUID_LENGTH]
-
-
-def checkpoint_shown(event: dg.AssetMaterialization | None, timeline_id: str) -> int | None:
-    """The checkpoint of this timeline that an event is of: ours, or of an output of an IO manager."""
-    if event is None:
-        return None
-    tags, said = event.tags or {}, event.metadata
-    if tags.get(TAG_TIMELINE) == timeline_id:
-        return int(tags[TAG_CHECKPOINT])
-    if TAG_TIMELINE in said and str(said[TAG_TIMELINE].value).startswith(timeline_id):
-        return JobAssets.checkpoint_of(str(said["checkpoint"].value))
-    return None
+    """The attempt whose checkpoint an event is about; or by its data version, which begins with it."""
+    shown = shown_in(event)
+    return shown[-1].attempt if shown else (event.tags or {}).get(TAG_VERSION, "")[:UUID_LENGTH]
 
 
 def files_version(attempt: uuid.UUID, committed: Committed | None) -> str:

@@ -21,9 +21,9 @@ from dstl_dagster.clock import Clock
 from dstl_dagster.format import counted, measure, readable_duration
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.partitions import has_partition, held_by, is_held
-from dstl_dagster.orchestration.report.events import checkpoint_shown
 from dstl_dagster.orchestration.report.links import first_names, how_to_resolve
 from dstl_dagster.orchestration.report.shown import Page
+from dstl_dagster.orchestration.timeline_check import Shown, shown_in
 from dstl_dagster.timeline import BlockedFile, TimelineView
 
 AGE: Final = "checkpoint_age"
@@ -37,8 +37,8 @@ _SHOWN = 20
 _PUBLISHING = timedelta(minutes=15)
 """A checkpoint whose files are not published yet is at work for so long, and in trouble after that."""
 _ARCHIVED_AT_ONCE = 100
-"""Each asks the store, unlike a batch since the newest snapshot. The latest partitions, which a restore
-takes away first."""
+"""Each asks the store, unlike a batch since the newest snapshot, or one whose event says its checkpoint. The
+latest partitions, which a restore takes away first."""
 _ARCHIVED_BESIDE = 5
 """The same beside a checkpoint: only partitions after all that are known to be held, as a rule none."""
 _SENTENCES = {
@@ -190,8 +190,8 @@ def partitions_finding(
 ) -> Finding:
     """Compare the two. `changes`: as of `partition_changes`, unless the caller is about to make them.
 
-    `thorough`: look up a hundred of the partitions that the view does not cover; otherwise the few that come
-    after all that it does.
+    `thorough`: look at the events of the partitions that the view does not cover, and look up a hundred of
+    those that do not say it; otherwise the few that come after all that it does.
     """
     days = _days(page, view, thorough)
     wrong = dict(zip(_SENTENCES, (*days, *changes), strict=True))
@@ -228,7 +228,7 @@ def _days(page: Page, view: TimelineView, thorough: bool) -> tuple[list[str], li
     shown = {key: _statuses(page, key, definition) for key, definition in definitions.items()}
     distinct = {id(each): each for each in definitions.values()}
     undone: dict[str, set[dg.AssetPartitionStatus]] = {}
-    for key in _to_look_up({key for each in shown.values() for key in each}, page, view, thorough):
+    for key in _to_look_up(shown, page, view, thorough):
         held = {place: is_held(view, each, key) for place, each in distinct.items()}  # by a request, maybe
         for asset, statuses in shown.items():
             if key in statuses and _is_lost(page, view, asset, key, held[id(definitions[asset])]):
@@ -255,8 +255,8 @@ def _is_lost(page: Page, view: TimelineView, asset: dg.AssetKey, key: str, is_he
     if own or (own is None and is_held and len(page.assets.state_keys) == 1):
         return not is_held
     # Its batch is in the archive, by its name alone; or has another name, as that of several partitions.
-    number = checkpoint_shown(page.newest(asset, key), view.timeline_id)
-    return own is False or not is_held if number is None else view.is_abandoned(number)
+    numbers = _of_timeline(shown_in(page.newest(asset, key)), view)
+    return any(map(view.is_abandoned, numbers)) if numbers else own is False or not is_held
 
 
 def _is_unseen(
@@ -285,15 +285,21 @@ def _statuses(
     return {each: found.get(each) or dg.AssetPartitionStatus.MATERIALIZED for each in ever}
 
 
-def _to_look_up(shown: Iterable[str], page: Page, view: TimelineView, thorough: bool) -> list[str]:
-    """Those that cost no request, and of the others the latest."""
-    names = _names(view)
-    free = [key for key in shown if key in names]
-    others = sorted((key for key in shown if key not in names), reverse=True)
+def _of_timeline(shown: Iterable[Shown], view: TimelineView) -> list[int]:
+    return [each.checkpoint_id for each in shown if each.timeline_id == view.timeline_id]
+
+
+def _to_look_up(
+    shown: Mapping[dg.AssetKey, Iterable[str]], page: Page, view: TimelineView, thorough: bool
+) -> list[str]:
+    """Those that cost no request, those whose events show what a restore undid, and the latest others."""
+    names, keys = _names(view), {key for each in shown.values() for key in each}
+    free, others = list(keys & names), sorted(keys - names, reverse=True)
     if not view.snapshot_slot:
         return free + others
     if thorough:
-        return free + others[:_ARCHIVED_AT_ONCE]
+        undone, unsaid = _unsure(shown, others, page, view)
+        return free + undone + unsaid[:_ARCHIVED_AT_ONCE]
     held = {batch.key for batch, ids in view.keys.items() if not all(map(view.is_abandoned, ids))}
     # Partitions become state in order: what comes before one that is held is held as well. The batch of a run
     # without partitions, and that of a driver, is before or after none.
@@ -301,6 +307,24 @@ def _to_look_up(shown: Iterable[str], page: Page, view: TimelineView, thorough: 
         (key for key in held if page.files and has_partition(page.files, key, page.instance)), default=""
     )
     return free + [key for key in others if key > last][:_ARCHIVED_BESIDE]
+
+
+def _unsure(
+    shown: Mapping[dg.AssetKey, Iterable[str]], keys: Iterable[str], page: Page, view: TimelineView
+) -> tuple[list[str], list[str]]:
+    """Of these partitions those whose events show what a restore undid, and those whose events do not say of
+    which checkpoint of this timeline they are.
+    """
+    names = _names(view)
+    said = [page.checkpoints(asset, lambda key: key not in names) for asset in shown]
+    undone, unsaid = [], []
+    for key in keys:
+        numbers = [_of_timeline(each[key], view) for each in said if key in each]
+        if any(view.is_abandoned(each) for some in numbers for each in some):
+            undone.append(key)
+        elif not numbers or not all(numbers):
+            unsaid.append(key)
+    return undone, unsaid
 
 
 def _names(view: TimelineView) -> set[str]:

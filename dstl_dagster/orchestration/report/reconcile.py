@@ -155,8 +155,8 @@ class Reconcile:
         """`so_far`, and all that can be restored, anew and once, after this page has shown another store; and
         days that it does not have as failed.
         """
-        view, assets, page = self.view, self.page.assets, self.page
-        gone = {}
+        view, page = self.view, self.page.with_plain(self.repository)
+        assets, gone = page.assets, {}
         for key in (*assets.state_keys, assets.files_key):
             definition = page.states.get(key) if key in assets.state_keys else page.files
             shown = sorted(page.materialized(key))
@@ -212,19 +212,21 @@ class Reconcile:
         if made is not None and made.state_key in page.states:
             definition = page.states[made.state_key]
             where = page.partition(definition, completed)
-            if definition is None or where is not None:
+            is_its = definition is None or where is not None
+            if is_its and not page.shows(made.state_key, where, completed.attempt):
                 events.append(self.reporter.state(made.state_key, checkpoint, where))
         return Report(tuple(events), self._blocked(entry) if has_files else ())
 
     def _of_restored(self, restored: Restored) -> Report:
         """The partitions that show what it undid, as failed."""
-        page, assets = self.page, self.page.assets
+        page = self.page.with_plain(self.repository)
+        assets = page.assets
         # By attempt: each source may have a batch of a name, and a batch of a table several partitions.
         undone = {str(each.attempt) for each in self.coordinator.left_behind(restored)}
         still: dict[dg.AssetKey, tuple[str, ...]] = {}
         for key in (*assets.state_keys, assets.files_key) if undone else ():
-            shown = page.versions(key)
-            taken = tuple(sorted(day for day in shown if says.attempt_in(shown[day]) in undone))
+            shown = page.attempts(key, self.view.timeline_id)
+            taken = tuple(sorted(day for day, attempts in shown.items() if attempts & undone))
             if taken:
                 still[key] = taken
         mark = Mark(

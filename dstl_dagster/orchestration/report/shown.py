@@ -5,15 +5,20 @@ An event is known by its data version, which Dagster's storage can search, howev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import dagster as dg
 
 from dstl_dagster.orchestration.keys import TAG_VERSION, JobAssets
 from dstl_dagster.orchestration.partitions import partition_in
-from dstl_dagster.timeline import Completed
+from dstl_dagster.orchestration.timeline_check import Shown, shown_in
+from dstl_dagster.timeline import Completed, is_attempt_of
+
+_EVENTS_AT_ONCE = 500
+_NEWEST_EVENTS = 25
+UUID_LENGTH = 36
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,14 @@ class Page:
         """Whether an event of this data version was ever written for the asset."""
         return bool(self.instance.get_event_tags_for_asset(key, {TAG_VERSION: version}))
 
+    def shows(self, key: dg.AssetKey, partition: str | None, attempt: UUID) -> bool:
+        """Whether one of the newest events is of an attempt's checkpoint, whatever its data version."""
+        where = None if partition is None else [partition]
+        wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=where)
+        found = self.instance.fetch_materializations(wanted, limit=_NEWEST_EVENTS).records
+        shown = (each for record in found for each in shown_in(record.asset_materialization))
+        return any(each.attempt == str(attempt) for each in shown)
+
     def newest(self, key: dg.AssetKey, partition: str | None = None) -> dg.AssetMaterialization | None:
         """The newest materialization of the asset, or of one of its partitions."""
         where = None if partition is None else [partition]
@@ -49,12 +62,64 @@ class Page:
         found = self.instance.fetch_materializations(wanted, limit=1).records
         return found[0].asset_materialization if found else None
 
-    def versions(self, key: dg.AssetKey) -> Mapping[str, str]:
-        """The data version of the newest materialization of each partition."""
-        made = dg.DagsterEventType.ASSET_MATERIALIZATION
-        tags = self.instance.event_log_storage.get_latest_tags_by_partition(key, made, [TAG_VERSION])
-        return {partition: each[TAG_VERSION] for partition, each in tags.items()}
+    def attempts(self, key: dg.AssetKey, timeline_id: str) -> Mapping[str, set[str]]:
+        """Those whose checkpoints the newest materialization of each partition shows.
+
+        By its data version where that is one of this timeline, by one query; else by the event.
+        """
+        storage, made = self.instance.event_log_storage, dg.DagsterEventType.ASSET_MATERIALIZATION
+        tags = storage.get_latest_tags_by_partition(key, made, [TAG_VERSION])
+        found = {
+            partition: {each[TAG_VERSION][:UUID_LENGTH]}
+            for partition, each in tags.items()
+            if _is_attempt_of(each[TAG_VERSION], timeline_id)
+        }
+        others = self.checkpoints(key, lambda partition: partition not in found)
+        return found | {partition: {each.attempt for each in shown} for partition, shown in others.items()}
+
+    def checkpoints(self, key: dg.AssetKey, wanted: Callable[[str], bool]) -> Mapping[str, list[Shown]]:
+        """Those that the newest materialization of each of these partitions shows."""
+        newest = self.instance.get_latest_storage_id_by_partition(
+            key, dg.DagsterEventType.ASSET_MATERIALIZATION
+        )
+        ids = [each for partition, each in newest.items() if wanted(partition)]
+        found = {}
+        for first in range(0, len(ids), _EVENTS_AT_ONCE):
+            some = ids[first : first + _EVENTS_AT_ONCE]
+            records = self.instance.fetch_materializations(
+                dg.AssetRecordsFilter(asset_key=key, storage_ids=some), limit=len(some)
+            ).records
+            found.update({str(each.partition_key): shown_in(each.asset_materialization) for each in records})
+        return found
+
+    def with_plain(self, repository: dg.RepositoryDefinition | None) -> Page:
+        """With the assets that these definitions do not show as the job's, and whose body writes its batches:
+        by their newest events. Without definitions, of the whole instance.
+        """
+        graph = None if repository is None else repository.asset_graph
+        keys = self.instance.get_asset_keys() if graph is None else graph.executable_asset_keys
+        known = {*self.assets.state_keys, self.assets.files_key, self.assets.checkpoints_key}
+        known |= {self.assets.operator_key(each) for each in self.assets.operators}
+        others = [key for key in keys if key not in known]
+        records = self.instance.get_asset_records(others) if others else ()
+        newest = (
+            (each.asset_entry.asset_key, each.asset_entry.last_materialization_record) for each in records
+        )
+        plain = [
+            key
+            for key, record in newest
+            for each in shown_in(None if record is None else record.asset_materialization)
+            if each.job == self.assets.job
+        ]
+        return replace(self, assets=self.assets.with_states(plain)) if plain else self
 
     def materialized(self, key: dg.AssetKey) -> set[str]:
         """The partitions that ever were."""
         return self.instance.get_materialized_partitions(key)
+
+
+def _is_attempt_of(version: str, timeline_id: str) -> bool:
+    try:
+        return is_attempt_of(UUID(version[:UUID_LENGTH]), timeline_id)
+    except ValueError:
+        return False

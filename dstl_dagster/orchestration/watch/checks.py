@@ -8,7 +8,7 @@ garbage writes one small object to read the server's clock.
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -79,9 +79,11 @@ def build_checkpoint_checks(
     ) -> Iterator[dg.AssetCheckResult]:
         chosen = {key.name for key in context.selected_asset_check_keys}
         op_context, coordinator = context.op_execution_context, changelog.coordinator(assets.job)
-        found = assets_in(op_context, assets)
-        states = state_partitions(code_location(op_context), found)
-        page = Page(found, op_context.instance, partitions_def, states)
+        found, definitions = assets_in(op_context, assets), code_location(op_context)
+        page = Page(found, op_context.instance, partitions_def)
+        if findings.PARTITIONS in chosen:
+            page = page.with_plain(definitions)
+        page = replace(page, states=state_partitions(definitions, page.assets))
         look = _Look(page, coordinator, check_clock)
         # None looks at a store that is not the one that was shown.
         away = compare_timeline(page.instance, coordinator, page.assets.checkpoints_key).away

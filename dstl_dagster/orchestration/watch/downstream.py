@@ -119,7 +119,7 @@ class _Asking:
         page = Page(self.assets, self.instance)
         start = TimelineFollower(page, self.coordinator, SystemClock()).start(cursor_text)
         if cursor_text is not None:
-            return replace(start, shown=False)  # a page that is wiped asks for nothing again
+            return replace(start, shown=None)  # a page that is wiped asks for nothing again
         retained = self.coordinator.timeline.tail().retained
         return CheckpointCursor(slot=retained[0].completed.slot - 1) if retained else CheckpointCursor()
 

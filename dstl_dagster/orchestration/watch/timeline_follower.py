@@ -30,6 +30,7 @@ from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_REPORTER, TAG_SLOT
 from dstl_dagster.orchestration.owners import OwnerRuns
+from dstl_dagster.orchestration.report import events as says
 from dstl_dagster.orchestration.report.reconcile import Reconcile, Report
 from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.orchestration.timeline_check import compare_timeline
@@ -112,9 +113,9 @@ class TimelineFollower:
                     f"{found.sentence(difference)}{_BY_CURSOR}", kind=ErrorKind.TIMELINE_REPLACED
                 )
             cursor = CheckpointCursor()  # what was shown since is here: a run has started the job over
-        elif cursor.shown and not found.known:
+        elif cursor.shown and not page.has(page.assets.checkpoints_key, says.state_version(cursor.shown)):
             cursor = CheckpointCursor()  # the page was wiped
-        return replace(cursor, shown=found.known)
+        return cursor
 
     def follow(self, start: CheckpointCursor) -> Tick:
         """Everything that happened after `start`, up to where a tick stops. Writes nothing."""
@@ -163,8 +164,8 @@ class TimelineFollower:
         tick.report += found
         if found:
             tick.told.append(record)
-        if found and isinstance(record, Completed):
-            tick.cursor = replace(tick.cursor, shown=True)
+        if isinstance(record, Completed) and tick.cursor.shown is None:
+            tick.cursor = replace(tick.cursor, shown=record.attempt)
         tick.restorable_changed |= isinstance(record, (Completed, Restored, Subsumed, Savepoint, Released))
         return True
 
@@ -199,13 +200,14 @@ class CheckpointCursor:
 
     Attributes:
         decision: the id of the record in `slot`; reveals a timeline that was replaced.
-        shown: this instance has shown the job; if it does no more, its page was wiped.
+        shown: the attempt of the first checkpoint that it followed: if this instance does not show it, its
+            page was wiped. Of the last ones a run shows its own, and the one before.
         start_over: a person says that the store is right, though it is not the one that was followed.
     """
 
     slot: int = 0
     decision: uuid.UUID | None = None
-    shown: bool = False
+    shown: uuid.UUID | None = None
     start_over: bool = False
 
     def after(self, record: TimelineRecord) -> CheckpointCursor:
@@ -216,7 +218,7 @@ class CheckpointCursor:
         """One line of JSON, without what is not set."""
         fields = {
             "slot": self.slot,
-            "shown": self.shown or None,
+            "shown": None if self.shown is None else str(self.shown),
             "start_over": self.start_over or None,
             "decision": None if self.decision is None else str(self.decision),
         }
@@ -231,15 +233,12 @@ class CheckpointCursor:
         try:
             fields = json.loads(text)
             start_over = fields.get("start_over") is True
-            slot, decision = 0 if start_over else fields.get("slot"), fields.get("decision")
+            slot = 0 if start_over else fields.get("slot")
             if not isinstance(slot, int) or isinstance(slot, bool) or slot < 0:
                 raise ValueError(f"slot {slot!r}")
-            return cls(
-                slot,
-                None if decision is None else uuid.UUID(decision),
-                fields.get("shown") is True,
-                start_over,
-            )
+            ids = [fields.get("decision"), fields.get("shown")]
+            decision, shown = (None if each is None else uuid.UUID(each) for each in ids)
+            return cls(slot, decision, shown, start_over)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(
                 f"{text!r} is not a cursor of this sensor ({error!r}). Set it to "
