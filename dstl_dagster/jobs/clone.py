@@ -15,8 +15,9 @@ from typing import Final
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, CheckpointReader
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
-from dstl_dagster.keyed import Source
+from dstl_dagster.keyed import Source, is_keyed, schema_of
 from dstl_dagster.settings import Options
+from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import AtLike, Attempt, BatchKey, Completed, TimelineView
 
@@ -81,8 +82,8 @@ def swap_job(
     checkpoint before takes the swap back.
 
     Raises: NotFoundError (no such job), ConflictError (kind `moved`: `clone` does not hold all that `job`
-    holds, or `job` went on meanwhile; kind `attempt_open`), InvalidInputError, FormatError, UnavailableError
-    (call it again).
+    holds, or `job` went on meanwhile; kind `attempt_open`), InvalidInputError (kind `schema_change`: an
+    operator has other keys there), FormatError, UnavailableError (call it again).
     """
     if job == clone:
         raise InvalidInputError(f"job {job!r} cannot take its own place: name its clone")
@@ -94,6 +95,7 @@ def swap_job(
         return live.at()
     mine, theirs = _batches(live, last.checkpoint_id), _batches(other, state.checkpoint_id)
     _require_all(live, last, mine, other, state, theirs)
+    _require_same_keys(last, state)
     new = [key for key in theirs if key not in mine]
     return live.adopt(state, store, new, parent=last.checkpoint_id, progress=progress)
 
@@ -173,6 +175,30 @@ def _require_all(
             "to here, then swap again",
             kind=ErrorKind.MOVED,
         )
+
+
+def _require_same_keys(last: Checkpoint, state: Checkpoint) -> None:
+    """Raises: InvalidInputError (kind `schema_change`) for an operator whose keys the next batch of the job
+    could not write.
+    """
+    for name, entry in last.manifest.operators.items():
+        there = state.manifest.operators.get(name)
+        if there is None or not (is_keyed(entry.report) and is_keyed(there.report)):
+            continue
+        here, other = (_keys_in_words(schema_of(each.report)) for each in (entry, there))
+        if here != other:
+            raise InvalidInputError(
+                f"job {state.manifest.job!r} cannot take the place of {last.manifest.job!r}: its operator "
+                f"{name!r} has the keys {other}, and here they are {here}. Write such rows to an operator of "
+                "another name",
+                kind=ErrorKind.SCHEMA_CHANGE,
+            )
+
+
+def _keys_in_words(schema: StateSchema) -> str:
+    types = (schema.columns.field(name).type for name in schema.key_columns)
+    named = ", ".join(f"{name} {kind}" for name, kind in zip(schema.key_columns, types, strict=True))
+    return f"{named} in {schema.max_parallelism} key groups"
 
 
 def _named(keys: Iterable[BatchKey], sources: Mapping[str, Source]) -> Iterable[tuple[str, str, str]]:

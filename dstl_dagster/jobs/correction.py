@@ -10,6 +10,7 @@ what is to be run is every batch that ever completed after the checkpoint to go 
 from __future__ import annotations
 
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -91,7 +92,8 @@ def plan_correction(coordinator: CheckpointCoordinator, batch: str, until: str |
         batches = batches[: batches.index(until) + 1]
     lost = [each for each in later if not each.batches and not view.is_abandoned(each.checkpoint_id)]
     ids = () if restore_to is None else tuple(each.checkpoint_id for each in lost)
-    keys = [key for key in keys if key.key in batches]
+    named = {*batches}
+    keys = [key for key in keys if key.key in named]
     return Correction(coordinator.job, batch, restore_to, batches, ids, tuple(keys))
 
 
@@ -137,10 +139,10 @@ def _in_order(keys: Iterable[BatchKey]) -> Iterator[str]:
     """Their names as they ran first, but each after those that one of its sources had before it: another
     source may have been far ahead. Where sources have them in contrary orders, as they ran first.
     """
-    left: dict[str, dict[str, None]] = {}
+    left: dict[str, OrderedDict[str, None]] = {}  # a dict is not quick to lose its first
     ran: dict[str, int] = {}
     for key in keys:
-        left.setdefault(key.source, {})[key.key] = None
+        left.setdefault(key.source, OrderedDict())[key.key] = None
         ran.setdefault(key.key, len(ran))
     while heads := {next(iter(names)) for names in left.values() if names}:
         ready = {

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -22,6 +23,7 @@ from dstl_dagster.errors import (
 from dstl_dagster.jobs import clone_job, drop_job, plan_correction, swap_job
 from dstl_dagster.keyed import diff_checkpoints
 from dstl_dagster.settings import CheckpointOptions
+from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import (
     ABSENT,
     GCSObjectStore,
@@ -43,7 +45,7 @@ class Days:
     """A job that counts flights by aircraft, a batch a day."""
 
     def __init__(self, store: ObjectStore, job: str = "live", **options: object) -> None:
-        self.keyed = KeyedJob(store)
+        self.keyed, self.schema = KeyedJob(store), KeyedJob.SCHEMA
         self.keyed.coordinator = CheckpointCoordinator(
             job,
             store,
@@ -59,7 +61,9 @@ class Days:
         for day in days:
             attempt = self.coordinator.trigger(idempotency_key=f"day-{day}")
             rows = [{"tail": f"N{day}", "flights": flights}, {"tail": "all", "flights": 100 * day + flights}]
-            self.coordinator.record(attempt, [self.keyed.report(attempt, rows)], [], {"inbox": day})
+            self.coordinator.record(
+                attempt, [self.keyed.report(attempt, rows, schema=self.schema)], [], {"inbox": day}
+            )
             self.coordinator.confirm(attempt)
             self.coordinator.compose_commit()
 
@@ -336,6 +340,26 @@ def test_a_swap_with_less_is_refused(store: MemoryObjectStore, live: Days) -> No
         swap_job(store, "live", "fixed", owner=OWNER)
     with pytest.raises(InvalidInputError, match="cannot take its own place"):
         swap_job(store, "live", "live", owner=OWNER)
+
+
+@pytest.mark.parametrize(
+    ("keys", "tail", "key_groups"),
+    [(["tail", "flights"], "string", 16), (["tail"], "binary", 16), (["tail"], "string", 8)],
+)
+def test_a_swap_with_other_keys_is_refused(
+    store: MemoryObjectStore, live: Days, keys: list[str], tail: str, key_groups: int
+) -> None:
+    """The next batch of the job could not write them."""
+    fixed, before = Days(store, "fixed"), live.rows()
+    columns = pa.schema({"tail": pa.type_for_alias(tail), "flights": pa.int64()})
+    fixed.schema = StateSchema.of(columns, keys, key_groups)
+    fixed.run(1, 2, 3, 4)
+    here = "here they are tail string in 16 key groups"
+    with pytest.raises(InvalidInputError, match=here) as refused:
+        swap_job(store, "live", "fixed", owner=OWNER)
+    assert refused.value.kind == "schema_change"
+    live.run(5)
+    assert live.rows() == {**before, "N5": 1, "all": 501}
 
 
 def test_a_swap_beside_a_batch(store: MemoryObjectStore, live: Days) -> None:
