@@ -232,6 +232,11 @@ class JobAssets:
         """Of each asset that writes the job's state: as a rule one."""
         return self._states or (self.state_key,)
 
+    @property
+    def showing_keys(self) -> tuple[dg.AssetKey, ...]:
+        """Of each asset whose events name the job's checkpoints; those of an IO manager's do at once."""
+        return (self.checkpoints_key, *self.state_keys)
+
     def operator_key(self, operator: str) -> dg.AssetKey:
         """The asset of one operator's state."""
         return self._key(AssetRole.OPERATOR, self.state or "state", operator, operator=operator)

@@ -3,6 +3,7 @@
 # No postponed annotations: Dagster reads them as objects.
 
 import re
+import shutil
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -553,8 +554,9 @@ class _Restored:
         rows = pa.table({"day": [*context.partition_keys], "total": [1] * len(context.partition_keys)})
         return rows if self.version is None else dg.Output(rows, data_version=dg.DataVersion(self.version))
 
-    def run(self, name: str, first: str, last: str = "") -> None:
+    def run(self, name: str, first: str, last: str = "", tags: dict[str, str] | None = None) -> None:
         tags = {
+            **(tags or {}),
             "dagster/asset_partition_range_start": first,
             "dagster/asset_partition_range_end": last or first,
         }
@@ -562,15 +564,16 @@ class _Restored:
         key = dg.AssetKey(name)
         assert job.execute_in_process(instance=self.instance, tags=tags, asset_selection=[key]).success
 
-    def tick(self) -> int:
+    def tick(self, cursor: str | None = None) -> int:
         """Of each sensor, from the beginning; how much was reported of the assets."""
         reported = 0
         for sensor in self.sensors:
             with dg.build_sensor_context(
-                instance=self.instance, resources=self.resources, definitions=self.defs
+                instance=self.instance, resources=self.resources, definitions=self.defs, cursor=cursor
             ) as context:
                 found = sensor(context)
             assert isinstance(found, dg.SensorResult)
+            assert not found.run_requests
             for event in found.asset_events:
                 reported += len(event.asset_key.path) == 1
                 self.instance.report_runless_asset_event(event)
@@ -632,3 +635,37 @@ def test_what_a_restore_undid_is_shown_as_failed(
     world.run("table", third)
     world.tick()
     assert [world.failed(name) for name in ("one", "other", "table")] == [[second], [], [second]]
+
+
+def test_days_of_one_run_are_known_in_a_copy(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """A job starts over in an older copy of its store: days that the copy has are not shown as failed, though
+    no batch has the name of one.
+    """
+    stores, (first, second, third) = [tmp_path / "live", tmp_path / "copy"], ORDERS
+    world = _Restored(stores[0].as_uri(), instance, None)
+    world.run("table", first, second)
+    world.tick()
+    shutil.copytree(*stores)
+    world.run("table", third)
+    world.tick()
+    copied = _Restored(stores[1].as_uri(), instance, None)
+    copied.sensors = copied.sensors[1:]
+    copied.tick('{"start_over": true}')
+    assert copied.failed("table") == [third]
+
+
+@pytest.mark.parametrize("ticked", [False, True])
+def test_days_of_another_store_are_shown_as_failed(
+    ticked: bool, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """By the run that starts over, whether a sensor has shown the job before or not."""
+    world, (first, second, third) = _Restored((tmp_path / "live").as_uri(), instance, None), ORDERS
+    world.run("table", first, second)
+    if ticked:
+        world.tick()
+    other = _Restored((tmp_path / "other").as_uri(), instance, None)
+    other.run("table", third, tags={"dstl/start_over": "true"})
+    assert other.failed("table") == [first, second]
+    other.run("table", second)
+    other.tick()
+    assert other.failed("table") == [first]

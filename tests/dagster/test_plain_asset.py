@@ -58,6 +58,15 @@ def in_two_batches(context: dg.AssetExecutionContext, changelog: ChangelogStorag
         write(context, changelog, "plain", idempotency_key=f"{context.partition_key}/{part}")
 
 
+def yielding_early(context: dg.AssetExecutionContext, changelog: ChangelogStorageResource) -> Any:
+    with changelog.checkpoint(context, "plain") as batch:
+        if batch.already_in is None:
+            batch.add(write_change(changelog.store(), batch.attempt, context.partition_key.encode()))
+        yield dg.MaterializeResult()
+        if context.run.tags.get("fails"):
+            raise dg.Failure("after its output", allow_retries=False)
+
+
 class Plain:
     """Its asset, its job, and Dagster's page."""
 
@@ -127,6 +136,7 @@ class Plain:
         (with_a_version, "sensor"),
         (in_two_jobs, "sensor"),
         (in_two_batches, "sensor"),
+        (yielding_early, "sensor"),
     ],
 )
 def test_what_a_restore_undid_is_shown_as_failed(body: Body, by: str, days: Days, daemon: Any) -> None:
@@ -146,6 +156,24 @@ def test_what_a_restore_undid_is_shown_as_failed(body: Body, by: str, days: Days
     plain.run(*gone)
     assert set(plain.statuses().values()) == {"MATERIALIZED"}
     assert plain.found() == "Dagster's partitions are those of the timeline"
+
+
+def test_an_output_that_comes_before_its_batch_fails_is_no_day(days: Days) -> None:
+    """Dagster has the event when the batch is aborted."""
+    plain = Plain(days, yielding_early)
+    plain.run(FIRST)
+    failed = dg.materialize(
+        [plain.asset(yielding_early)],
+        partition_key=SECOND,
+        instance=days.instance,
+        resources={"changelog": days.resource()},
+        tags={"fails": "true"},
+        raise_on_error=False,
+    )
+    assert not failed.success
+    assert plain.statuses() == {FIRST: "MATERIALIZED", SECOND: "FAILED"}
+    plain.run(SECOND)
+    assert plain.statuses() == {FIRST: "MATERIALIZED", SECOND: "MATERIALIZED"}
 
 
 def test_a_repeated_run_shows_the_checkpoint_that_holds_it(days: Days) -> None:

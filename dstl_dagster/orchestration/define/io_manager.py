@@ -25,7 +25,13 @@ from pydantic import Field, PrivateAttr
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import source_id
-from dstl_dagster.orchestration.code_location import asset_source, step_of
+from dstl_dagster.orchestration.code_location import (
+    asset_source,
+    code_location,
+    state_partitions,
+    step_of,
+    unselected,
+)
 from dstl_dagster.orchestration.define.partition_columns import in_words
 from dstl_dagster.orchestration.define.rerun import execution_of, require_replaceable
 from dstl_dagster.orchestration.define.targets import Target
@@ -36,6 +42,9 @@ from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import owner_of_step
 from dstl_dagster.orchestration.partitions import interval, window_key, window_of
 from dstl_dagster.orchestration.report.events import state_metadata, state_version
+from dstl_dagster.orchestration.report.failed_partitions import mark_partitions
+from dstl_dagster.orchestration.report.reconcile import Reconcile
+from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.orchestration.run_claims import claim_of_output
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata
 from dstl_dagster.timeline import RUN_WINDOW, BatchKey
@@ -196,7 +205,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             run = step.dagster_run
             execution = execution_of(run, step.step.key, step.instance)
         if context.has_asset_key and step is not None:
-            require_shown_timeline(step.dagster_run, step.instance, coordinator, context.asset_key)
+            _require_shown(step, coordinator, context.asset_key)
         claim = claim_of_output(
             context, target.rule.operator, None if target.table is None else target.table.columns
         )
@@ -267,6 +276,18 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             rows = rows.where("false") if target.partitions == [] else rows
             return rows.select(*[f"`{name.replace('`', '``')}`" for name in scan.schema.names])
         return form(scan.within(scope))
+
+
+def _require_shown(step: Any, coordinator: CheckpointCoordinator, key: dg.AssetKey) -> None:
+    """As `require_shown_timeline`; where the job starts over, days that the store does not have are shown as
+    failed. What it has is shown by the sensor.
+    """
+    assets = JobAssets(coordinator.job).found_in(unselected(step.job_def).asset_layer.asset_graph.asset_nodes)
+    compared = require_shown_timeline(step.dagster_run, step.instance, coordinator, key, *assets.showing_keys)
+    if compared.difference is not None:
+        definitions, view = code_location(step), coordinator.timeline.tail()
+        page = Page(assets, step.instance, states=state_partitions(definitions, assets))
+        mark_partitions(page, Reconcile(page, coordinator, view, "run", definitions).of_another_store())
 
 
 def _plain(context: dg.OutputContext, obj: Any) -> Any:

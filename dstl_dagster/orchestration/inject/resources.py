@@ -21,7 +21,7 @@ import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from dstl_dagster.changelog import FsStateChangelogStorage
-from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.keyed import load_report, open_attempt_changelog
 from dstl_dagster.orchestration.code_location import is_called_directly, step_of
@@ -35,11 +35,11 @@ from dstl_dagster.orchestration.inject.opening import (
     request_batch,
 )
 from dstl_dagster.orchestration.inject.pipes_batch import PipesBatch, open_pipes_batch
+from dstl_dagster.orchestration.inject.plain_asset import failing_outputs, show_in_outputs
 from dstl_dagster.orchestration.inject.repeated_run import log_repeated
 from dstl_dagster.orchestration.keys import TAG_STEP, JobAssets
 from dstl_dagster.orchestration.owners import owner_of_step
 from dstl_dagster.orchestration.steps import Step, clean_up, compose_commit, confirm, is_complete, persist
-from dstl_dagster.orchestration.timeline_check import shown_metadata
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
 from dstl_dagster.storage import (
@@ -273,11 +273,12 @@ class ChangelogStorageResource(_StoreResource):
                 if batch.already_in is not None:
                     log_repeated(context, job, batch.attempt, request.key)
                 opened = entering.pop_all()
-            with opened:
-                log_opened(context, batch)
-                yield batch
-            log_persisted(context, batch)
-            _complete(context, request.coordinator, batch.attempt, completes)
+            with failing_outputs(context, job):
+                with opened:
+                    log_opened(context, batch)
+                    yield batch
+                log_persisted(context, batch)
+                _complete(context, request.coordinator, batch.attempt, completes)
 
     @contextmanager
     def pipes_checkpoint(
@@ -304,9 +305,10 @@ class ChangelogStorageResource(_StoreResource):
             with refusing(context, job):
                 work = {"source": source, "idempotency_key": idempotency_key, "check": check}
                 request = self._request(context, job, options, **work)
-            with open_pipes_batch(context, request) as batch:
-                yield batch
-            _complete(context, request.coordinator, batch.attempt)
+            with failing_outputs(context, job):
+                with open_pipes_batch(context, request) as batch:
+                    yield batch
+                _complete(context, request.coordinator, batch.attempt)
 
     def _request(
         self, context: dg.OpExecutionContext, job: str, options: Mapping[str, str] | None, **work: Any
@@ -448,22 +450,7 @@ def _complete(
     compose_commit(step, attempt.checkpoint_id, attempt=attempt)
     clean_up(step)
     if assets is None:
-        _show_in_outputs(context, coordinator, checkpoint)
-
-
-def _show_in_outputs(
-    context: dg.OpExecutionContext, coordinator: CheckpointCoordinator, checkpoint: Checkpoint
-) -> None:
-    """Of an asset whose body has made it: by this a restore finds what it undid."""
-    step = context.get_step_execution_context()
-    layer = step.job_def.asset_layer
-    for output in context.op_def.output_dict:
-        is_asset = layer.get_asset_key_for_node_output(step.node_handle, output) is not None
-        if is_asset and not step.has_seen_output(output):
-            before = step.get_output_metadata(output) or {}
-            context.add_output_metadata(
-                shown_metadata(coordinator, checkpoint.entry.completed, before), output_name=output
-            )
+        show_in_outputs(context, coordinator, checkpoint)
 
 
 def _is_completed_later(context: dg.OpExecutionContext) -> bool:

@@ -33,10 +33,12 @@ from dstl_dagster.orchestration.report.failed_partitions import Mark
 from dstl_dagster.orchestration.report.links import how_to_resolve
 from dstl_dagster.orchestration.report.sample import sample_metadata
 from dstl_dagster.orchestration.report.shown import Page
+from dstl_dagster.orchestration.timeline_check import Shown
 from dstl_dagster.timeline import (
     CheckpointEntry,
     Committed,
     Completed,
+    Ending,
     Restored,
     TimelineRecord,
     TimelineView,
@@ -155,19 +157,29 @@ class Reconcile:
         """`so_far`, and all that can be restored, anew and once, after this page has shown another store; and
         days that it does not have as failed.
         """
+        report = so_far.without(entry.completed.attempt for entry in self.view.retained)
+        report += Report(marks=(self.of_another_store(),))
+        for entry in self.view.retained:
+            report += Report(tuple(self._anew(entry)), self._blocked(entry))
+        return report
+
+    def of_another_store(self) -> Mark:
+        """Days that this store does not have."""
         view, page = self.view, self.page.with_plain(self.repository)
         assets, gone = page.assets, {}
         for key in (*assets.state_keys, assets.files_key):
             definition = page.states.get(key) if key in assets.state_keys else page.files
-            shown = sorted(page.materialized(key))
-            foreign = [
+            unnamed = {
                 day
-                for day in shown
+                for day in page.materialized(key)
                 if held_by(view, day, key, assets) is False or not is_held(view, definition, day)
-            ]
+            }
+            # The batch of several partitions of a table has the name of none.
+            shown = page.checkpoints(key, unnamed.__contains__)
+            foreign = [day for day in sorted(unnamed) if not any(map(self._has, shown.get(day, ())))]
             if foreign:
                 gone[key] = tuple(foreign)
-        mark = Mark(
+        return Mark(
             cause=f"store/{assets.job}/{self._shown(assets.checkpoints_key) or ''}",
             about="not in the store that the job was started over in",
             why=f"{assets.job} was started over in another store, which does not have these partitions: run "
@@ -175,11 +187,14 @@ class Reconcile:
             partitions=gone,
             alone=True,
         )
-        report = so_far.without(entry.completed.attempt for entry in view.retained)
-        report += Report(marks=(mark,))
-        for entry in view.retained:
-            report += Report(tuple(self._anew(entry)), self._blocked(entry))
-        return report
+
+    def _has(self, shown: Shown) -> bool:
+        """Whether the timeline holds this checkpoint."""
+        attempt, view = UUID(shown.attempt), self.view
+        is_known = view.completed_by(attempt, shown.checkpoint_id) is not None
+        fate = None if is_known else view.fate(attempt)
+        is_known = is_known or (fate is not None and fate.ending is Ending.SUBSUMED)
+        return is_known and not view.is_abandoned(shown.checkpoint_id)
 
     # ---- of one record ----
 

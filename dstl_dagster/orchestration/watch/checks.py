@@ -86,7 +86,7 @@ def build_checkpoint_checks(
         page = replace(page, states=state_partitions(definitions, page.assets))
         look = _Look(page, coordinator, check_clock)
         # None looks at a store that is not the one that was shown.
-        away = compare_timeline(page.instance, coordinator, page.assets.checkpoints_key).away
+        away = compare_timeline(page.instance, coordinator, *page.assets.showing_keys).away
         for name, limit in limits.items():
             if name in chosen:
                 result = look.find(name, limit) if away is None else Finding(False, away)

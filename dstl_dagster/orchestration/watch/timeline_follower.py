@@ -97,7 +97,7 @@ class TimelineFollower:
         known = cursor is not None and slot and there and cursor.decision in (None, there.decision_id)
         page, followed_to = self.page, slot if known else 0
         found = compare_timeline(
-            page.instance, self.coordinator, page.assets.checkpoints_key, followed_to=followed_to
+            page.instance, self.coordinator, *page.assets.showing_keys, followed_to=followed_to
         )
         start_over = cursor is not None and cursor.start_over
         if found.away is not None and not start_over:
