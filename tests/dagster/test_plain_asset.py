@@ -17,6 +17,7 @@ from dstl_dagster import (
     restore_run_config,
 )
 from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.orchestration.timeline_check import shown_in
 from dstl_dagster.storage import ObjectStore, open_store
 from tests.dagster.conftest import Days
 from tests.dagster.days import DAYS, write_change
@@ -156,6 +157,26 @@ def test_what_a_restore_undid_is_shown_as_failed(body: Body, by: str, days: Days
     plain.run(*gone)
     assert set(plain.statuses().values()) == {"MATERIALIZED"}
     assert plain.found() == "Dagster's partitions are those of the timeline"
+
+
+def test_without_partitions_the_checkpoint_that_counts_is_the_newest(days: Days, daemon: Any) -> None:
+    @dg.asset(name="rows")
+    def rows(context: dg.AssetExecutionContext, changelog: ChangelogStorageResource) -> None:
+        with changelog.checkpoint(context, "plain") as batch:
+            batch.add(write_change(changelog.store(), batch.attempt, b"row"))
+
+    plain = Plain(days, in_one_job)
+    for _ in range(2):
+        assert dg.materialize(
+            [rows], instance=days.instance, resources={"changelog": days.resource()}
+        ).success
+    plain.coordinator.restore(1)
+    daemon.job = "plain"
+    for _ in range(2):
+        daemon.tick()
+    made = days.instance.fetch_materializations(dg.AssetKey("rows"), limit=9).records
+    (shown,) = shown_in(made[0].asset_materialization)
+    assert (shown.job, shown.checkpoint_id, len(made)) == ("plain", 1, 3)
 
 
 def test_an_output_that_comes_before_its_batch_fails_is_no_day(days: Days) -> None:

@@ -718,7 +718,8 @@ def drawn_together(rng: random.Random) -> list[Program]:
     prefix, partitions = rng.choice(["", "eu"]), rng.choice(["daily", "daily", "static"])
     made = []
     for name in ("orders", "totals", "parts")[: rng.choice([2, 3])]:
-        way = rng.choice(["asset", "function", "function", "io manager", "driver"] if made else ["function"])
+        others = ["asset", "function", "function", "io manager", "plain asset", "driver"]
+        way = rng.choice(others if made else ["function"])
         own = rng.choice([partitions, partitions, partitions, "none"])
         operator = rng.choice(["totals", "counts", "sums"])
         made.append(Program(way, name, "orders", operator, None, own, mark=name, prefix=prefix))

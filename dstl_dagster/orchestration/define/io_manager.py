@@ -38,7 +38,7 @@ from dstl_dagster.orchestration.define.targets import Target
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.inject.opening import BatchRequest, refusing
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
-from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.orchestration.keys import TAG_TIMELINE, JobAssets
 from dstl_dagster.orchestration.owners import owner_of_step
 from dstl_dagster.orchestration.partitions import interval, window_key, window_of
 from dstl_dagster.orchestration.report.events import state_metadata, state_version
@@ -170,7 +170,8 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         }
         context.add_output_metadata(said)
         step = step_of(context)
-        if context.has_asset_key and step is not None:
+        is_alone = TAG_TIMELINE not in context.output_metadata
+        if context.has_asset_key and step is not None and is_alone:
             # By this a restore finds what it undid; no public name, since Dagster 1.3.
             step.log.addFilter(_is_no_comparison_of_versions)
             step.set_data_version(context.asset_key, dg.DataVersion(state_version(checkpoint.attempt)))

@@ -134,7 +134,8 @@ class Reporter(Pages):
             **state_metadata(checkpoint, self.prices),
         }
         about = f"state at checkpoint {checkpoint.checkpoint_id}"
-        return self._made(key, partition, completed, about, metadata, step)
+        made = self._made(key, partition, completed, about, metadata, step)
+        return made._replace(tags={TAG_JOB: self.assets.job, **(made.tags or {})})
 
     def files(
         self, checkpoint: Checkpoint, partition: str | None
@@ -285,7 +286,7 @@ def output_of_state(
     view, definition = coordinator.timeline.seen(), definition_of(context)
     reporter = Reporter.of(assets, coordinator, view, "run", partitions_def=definition)
     event = reporter.state(assets.state_key, checkpoint, None, step)
-    tags = {TAG_JOB: coordinator.job, **(event.tags or {})}
+    tags = {**(event.tags or {})}
     version = dg.DataVersion(tags.pop(TAG_VERSION))  # a tag that Dagster sets
     return dg.MaterializeResult(metadata=event.metadata, tags=tags, data_version=version)
 

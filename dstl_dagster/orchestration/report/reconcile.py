@@ -144,7 +144,9 @@ class Reconcile:
             return Report()
         if restored is not None and restored.checkpoint_id != last.checkpoint_id:
             restored = None
-        again = replace(self, restored_in=None if restored is None else restored.slot)
+        again = self
+        if restored is not None:
+            again = replace(self, page=self.page.with_plain(self.repository), restored_in=restored.slot)
         events = again._anew(last)
         lacking = [event for event in events[:-1] if newest(event.asset_key) != str(last.completed.attempt)]
         for own in events[-1:]:
