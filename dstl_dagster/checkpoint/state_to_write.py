@@ -71,8 +71,8 @@ class StateToWrite:
         Raises: InvalidInputError (kind `schema_change`, `unsupported_type`, or a kind that says what else
         does not fit).
         """
-        if not operator:
-            raise InvalidInputError("state needs an operator's name, such as 'aircraft': it is empty")
+        if not isinstance(operator, str) or not operator:
+            raise InvalidInputError(f"state needs an operator's name, such as 'aircraft', not {operator!r}")
         known = batch.schema(operator)
         if known is not None:
             known = changes.applied_to(known, case_sensitive=case_sensitive)

@@ -107,6 +107,7 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
         self._position = resumed.position if resumed else 0
         self._closed = resumed.closed if resumed else False
         self._component: _OpenComponent | None = None
+        self._is_cut_off = False
 
     # -- the file object
 
@@ -114,7 +115,7 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Bytes written so far, including those before a recovery."""
+        """Bytes written so far and not discarded, including those before a recovery."""
         return self._position
 
     @property
@@ -159,6 +160,7 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
+            self._is_cut_off = True
             self._discard_component()
         self.close()
 
@@ -179,8 +181,16 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
         return GSResumeRecoverable(self._final, tuple(self._object_ids), self._position, self._closed)
 
     def close_for_commit(self) -> GSRecoverableWriterCommitter:
-        """`close`, then the committer of everything written. Idempotent."""
+        """`close`, then the committer of everything written. Idempotent.
+
+        Raises: ClosedError after a `with` block that an exception ended: what it wrote is not all.
+        """
         self.close()
+        if self._is_cut_off:
+            raise ClosedError(
+                f"an exception ended the block that wrote {self._final}, which may not be whole: open or "
+                "recover another stream"
+            )
         known = [component for component in self._known if component is not None]
         recoverable = GSCommitRecoverable(self._final, tuple(self._object_ids))
         return GSRecoverableWriterCommitter(
@@ -219,6 +229,7 @@ class GSRecoverableFsDataOutputStream(io.RawIOBase):
     def _discard_component(self) -> None:
         if self._component is not None:
             self._component.abort()
+            self._position -= self._component.size
             self._component = None
             self._object_ids.pop()
             self._known.pop()

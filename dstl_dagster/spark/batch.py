@@ -29,7 +29,7 @@ from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.jobs import is_spark_rows, merge_frame, write_frame
 from dstl_dagster.keyed import AttemptReport, Replaced
 from dstl_dagster.recoverable import GSRecoverableWriterCommitter
-from dstl_dagster.settings import JobOptions, Options, StateTtlConfig
+from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_int
 from dstl_dagster.spark.stores import read_cost_of
 from dstl_dagster.storage import ObjectStore, RunningCost, open_store
 from dstl_dagster.timeline import BatchKey, BatchKeyLike
@@ -138,7 +138,7 @@ class CheckpointBatch:
         self._clock = clock
         self._progress = progress
         self._application = application
-        self._clean_up_every = clean_up_every
+        self._clean_up_every = clean_up_every and parse_int("clean_up_every", clean_up_every, minimum=0)
         self._positions: dict[str, Any] = {}
         self._batch: Batch | None = None
         self._applied: Attempt | None = None

@@ -65,9 +65,10 @@ class StateSchema:
 
     def __post_init__(self) -> None:
         _check_names(self.columns.names, self.key_columns)
-        if not 1 <= self.max_parallelism <= LARGEST_MAX_PARALLELISM:
+        if type(self.max_parallelism) is not int or not 1 <= self.max_parallelism <= LARGEST_MAX_PARALLELISM:
             raise InvalidInputError(
-                f"max_parallelism {self.max_parallelism} is outside 1..{LARGEST_MAX_PARALLELISM}"
+                f"max_parallelism is {self.max_parallelism!r}, not a whole number from 1 to "
+                f"{LARGEST_MAX_PARALLELISM}"
             )
         for name in set(self.partition_columns) - set(self.key_columns):
             raise InvalidInputError(
@@ -339,6 +340,11 @@ def update_by_name(
     the state has some: new keys would have nulls alone.
     """
     names = [name for name in schema.columns.names if name not in schema.key_columns]
+    if not isinstance(update, Mapping):
+        raise InvalidInputError(
+            f"{what}: update is {update!r}, not expressions by column, such as {{'total': 'new.total'}}"
+        )
+    parse_names("update", list(update))
     by_name = dict(zip(spelled(update, names, case_sensitive=case_sensitive), update.values(), strict=True))
     for name in by_name:
         if name not in names:

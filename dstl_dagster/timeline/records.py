@@ -58,6 +58,11 @@ class BatchKey(Stored):
             return key
         if not isinstance(key, str):
             raise InvalidInputError(f"an idempotency key is text or a BatchKey, not {key!r}")
+        if not key.strip():
+            raise InvalidInputError(
+                "an idempotency key says what its batch holds, such as its day, and this one is empty: under "
+                "it, the next batch would be the same one. Name it, or pass None"
+            )
         return cls(key)
 
     @property

@@ -108,8 +108,14 @@ class Condition:
 
 
 def partition_columns_of(replace: Replaced) -> tuple[str, ...]:
-    """The partition columns of a state that begins with such rows."""
-    return () if isinstance(replace, (bool, str)) else replace.partition_columns
+    """The partition columns of a state that begins with such rows. Raises: InvalidInputError."""
+    if isinstance(replace, (bool, str)):
+        return ()
+    if not hasattr(replace, "partition_columns"):
+        raise InvalidInputError(
+            f"replace is True, False, or a condition such as \"airport = 'JFK'\", not {replace!r}"
+        )
+    return replace.partition_columns
 
 
 def replaced_scope(replace: Replaced, schema: StateSchema, deleted: object = None) -> Scope | None:

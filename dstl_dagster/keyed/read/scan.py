@@ -217,7 +217,7 @@ def _wanted_ranges(at: StateAt, key_groups: KeyGroups | None) -> tuple[KeyGroupR
     elif isinstance(key_groups, KeyGroupRange):
         ranges = (key_groups,)
     else:
-        ranges = tuple(key_groups)
+        ranges = tuple(key_groups) if isinstance(key_groups, Iterable) else (key_groups,)
     for each in ranges:
         if not hasattr(each, "intersection"):
             raise InvalidInputError(

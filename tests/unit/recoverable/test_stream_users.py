@@ -15,7 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from dstl_dagster.errors import UnavailableError
+from dstl_dagster.errors import ClosedError, UnavailableError
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.storage.base import ABSENT, ANY
 from dstl_dagster.storage.memory import MemoryObjectStore
@@ -128,6 +128,10 @@ def test_exception_in_a_with_block_discards(store: MemoryObjectStore) -> None:
     assert stream.closed
     assert [component.size for component in stream.components] == [4]
     assert len(list(store.list())) == 1
+    with pytest.raises(ClosedError, match="an exception ended the block"):
+        stream.close_for_commit()
+    state = stream.persist()
+    assert (state.position, len(state.component_object_ids)) == (4, 1)
 
 
 def test_components_are_listed(store: MemoryObjectStore) -> None:

@@ -187,3 +187,41 @@ with open_batch("memory://lean", "job") as batch:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ({"idempotency_key": ""}, "this one is empty: under it, the next batch would be the same one"),
+        ({"idempotency_key": " "}, "this one is empty"),
+        ({"clean_up_every": "x"}, "clean_up_every: 'x' cannot be used"),
+        ({"clean_up_every": -1}, "expected 0 or more"),
+    ],
+)
+def test_a_wrong_batch_is_refused_before_it_opens(how: dict[str, Any], reason: str) -> None:
+    """An empty key, as of a variable that is not set, would drop the rows of every batch but the first."""
+    with pytest.raises(InvalidInputError, match=reason), open_batch("memory://wrong", "job", **how):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ({"operator": 5}, "an operator's name, such as 'aircraft', not 5"),
+        ({"operator": ""}, "an operator's name, such as 'aircraft', not ''"),
+        ({"max_parallelism": "4"}, "max_parallelism is '4', not a whole number"),
+        ({"replace": None}, "replace is True, False, or a condition such as .*, not None"),
+        ({"update": None}, "update is None, not expressions by column, such as {'total'"),
+        ({"update": {5: "1"}}, "update: 5 cannot be used: expected a name, as text"),
+    ],
+)
+def test_a_wrong_argument_is_one_sentence(how: dict[str, Any], reason: str) -> None:
+    """Of a kind that another library would stumble over, far from here."""
+    given: dict[str, Any] = {"operator": "op", "keys": ["k"]} | how
+    with CheckpointBatch(_coordinator()) as batch:
+        rows = pa.table({"k": [1], "v": [1]})
+        write = batch.write_state
+        if "update" in how:
+            write, given = batch.merge_state, given | {"schema": "k BIGINT, v BIGINT"}
+        with pytest.raises(InvalidInputError, match=reason):
+            write(rows, **given)

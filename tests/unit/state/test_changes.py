@@ -245,12 +245,14 @@ def test_a_type_without_one_equality_is_no_key(kind: pa.DataType) -> None:
         (["a"], ["a", "a"], 128, "named twice"),
         (["a", "a"], ["a"], 128, "repeated: a"),
         (["a", "__dstl_x"], ["a"], 128, "reserved"),
-        (["a"], ["a"], 0, "outside 1..32768"),
-        (["a"], ["a"], 32769, "outside 1..32768"),
+        (["a"], ["a"], 0, "max_parallelism is 0, not a whole number from 1 to 32768"),
+        (["a"], ["a"], 32769, "is 32769, not a whole number"),
+        (["a"], ["a"], "4", "is '4', not a whole number"),
+        (["a"], ["a"], 4.0, "is 4.0, not a whole number"),
     ],
 )
 def test_a_schema_that_cannot_be_is_refused(
-    names: list[str], keys: list[str], parallelism: int, reason: str
+    names: list[str], keys: list[str], parallelism: Any, reason: str
 ) -> None:
     """The error of each invalid schema says what is wrong with it."""
     with pytest.raises(InvalidInputError, match=reason):
