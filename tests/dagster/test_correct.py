@@ -91,3 +91,15 @@ def test_the_first_day_is_corrected_by_beginning_anew(days: Days) -> None:
     assert f"correct: 2 batches run again: {WEEK[0]}, {WEEK[1]}" in days.logged(result)
     assert failed_partitions(days, "state") == set()
     assert days.shown_checkpoints() == ["chk-00000003", "chk-00000004"]
+
+
+def test_a_batch_that_is_no_partition_is_refused_before_the_restore(days: Days) -> None:
+    """A driver's, behind the day: nothing of this job runs it again, so it is not undone."""
+    assert days.run(WEEK[0]).success
+    days.code.make_outside(days.uri, "late letters")
+    before = days.kinds()
+    refused = correct(days, WEEK[0])
+    said = days.failure(refused)[1]
+    assert "'late letters' is no partition of 'one_day'" in said
+    assert "nothing was changed" in said
+    assert days.kinds() == before

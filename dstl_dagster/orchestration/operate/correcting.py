@@ -10,7 +10,7 @@ a run that waits for other runs would hold a slot of the queue that they wait fo
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import dagster as dg
 
@@ -19,7 +19,7 @@ from dstl_dagster.jobs import correct, plan_correction
 from dstl_dagster.orchestration.keys import TAG_CORRECTION, TAG_TAKE_OVER
 from dstl_dagster.orchestration.operate.restoring import report_restore
 from dstl_dagster.orchestration.owners import root_run_id
-from dstl_dagster.orchestration.partitions import partition_of
+from dstl_dagster.orchestration.partitions import has_partition, partition_of
 from dstl_dagster.orchestration.steps import Step, match_partitions
 
 
@@ -33,6 +33,7 @@ def correct_partition(step: Step, day_job: Callable[[], dg.JobDefinition]) -> No
     for line in plan.in_words():
         context.log.info(f"correct: {line}")
     definition = day_job()
+    _require_partitions(definition, plan.batches, context.instance)
     # The same for every try of this run and its re-executions: a late one must not undo what ran since.
     request_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{root_run_id(context.run)}/correct/{partition}")
 
@@ -72,3 +73,16 @@ def correct_partition(step: Step, day_job: Callable[[], dg.JobDefinition]) -> No
             "was run. Launch a new run to correct it again"
         )
     context.add_output_metadata({"partitions": len(ran), "first": partition, "last": plan.batches[-1]})
+
+
+def _require_partitions(
+    definition: dg.JobDefinition, batches: Iterable[str], instance: dg.DagsterInstance
+) -> None:
+    """Raises: InvalidInputError for a batch that this job could not run again: the restore would undo it."""
+    partitions = definition.partitions_def
+    for batch in batches:
+        if partitions is None or not has_partition(partitions, batch, instance):
+            raise InvalidInputError(
+                f"batch {batch!r} is no partition of {definition.name!r}, which is to run it again: nothing "
+                "was changed. dstl checkpoints correct runs a command for each batch"
+            )

@@ -100,9 +100,9 @@ def build_maintenance(
       run again, and Dagster shows those partitions as failed until they did. Ends an open attempt of
       any owner. A run of a backfill is refused.
     * `correct`: launch it for a partition, once its source is right. The job is restored to the checkpoint
-      before it, which must be retained; then the partition and all after it that have ever run are run again,
-      in order. If one of them fails, so does this. A re-execution, or a launch for the one that failed, goes
-      on there.
+      before it, which must be retained; then the partition and all after it that have ever run are run
+      again, in order; refused if one is no partition of `day_job`. If one fails, so does this. A
+      re-execution, or a launch for the one that failed, goes on there.
     * `clone`: begins the job that the config names with the state of a checkpoint, to recompute beside this
       one. `swap`: continues this job from the state of the clone that the config names, in one checkpoint.
     * `commit`: steps 6 and 7 of a checkpoint, for a job outside Dagster that leaves them to it: give it to
