@@ -90,14 +90,13 @@ class TimeSpans:
 
         Raises: InvalidInputError for a column whose type has no times.
         """
-        times = self._times_us(column)
-        valid = times.is_valid().to_numpy(zero_copy_only=False)
-        known = times.fill_null(0).to_numpy()
-        if not len(self.starts):
-            return np.full(len(known), -1, np.int64)
-        found = np.searchsorted(np.array(self.starts, np.int64), known, side="right") - 1
-        inside = valid & (found >= 0) & (known < np.array(self.ends, np.int64)[found])
-        return np.where(inside, found, -1)
+        kind, values = column.type, column.combine_chunks()
+        if pt.is_date32(kind) or pt.is_string(kind) or pt.is_integer(kind):  # of few days and texts
+            encoded = values.dictionary_encode()
+            of_each = np.append(self._places_of(self._times_us(encoded.dictionary)), -1)
+            places: Places = of_each[encoded.indices.fill_null(-1).to_numpy()]
+            return places
+        return self._places_of(self._times_us(values))
 
     def all_values(self, kind: pa.DataType) -> pa.Array | None:
         """Those of a column of dates; `None`: of another type there may be any number."""
@@ -106,34 +105,36 @@ class TimeSpans:
         spans = zip(self.starts, self.ends, strict=True)
         near = (range(start // _DAY_US - 1, end // _DAY_US + 2) for start, end in spans)
         days = pa.array(sorted(set().union(*near)), pa.int32()).cast(kind)
-        return days.filter(pa.array(self.places(pa.chunked_array([days])) >= 0))
+        return days.filter(pa.array(self._places_of(self._times_us(days)) >= 0))
 
-    def _times_us(self, column: pa.ChunkedArray) -> pa.Array:
-        kind = column.type
-        column = column.combine_chunks()
+    def _places_of(self, times_us: pa.Array) -> Places:
+        if not len(self.starts):
+            return np.full(len(times_us), -1, np.int64)
+        known = times_us.fill_null(0).to_numpy()
+        found = np.searchsorted(np.array(self.starts, np.int64), known, side="right") - 1
+        inside = (found >= 0) & (known < np.array(self.ends, np.int64)[found])
+        if times_us.null_count:
+            inside &= times_us.is_valid().to_numpy(zero_copy_only=False)
+        return np.where(inside, found, -1)
+
+    def _times_us(self, values: pa.Array) -> pa.Array:
+        kind = values.type
         if pt.is_string(kind) or pt.is_integer(kind):
-            encoded = column.cast(pa.string()).dictionary_encode()
             # Stored text need not be UTF-8.
-            texts = (
-                text.decode("utf-8", "replace") for text in encoded.dictionary.view(pa.binary()).to_pylist()
-            )
-            spelled = pa.array([self._spelled_us(text) for text in texts], pa.int64())
-            return spelled.take(encoded.indices)
+            texts = values.cast(pa.string()).view(pa.binary()).to_pylist()
+            return pa.array(map(self._spelled_us, texts), pa.int64())
         if pt.is_timestamp(kind) and kind.tz is not None:
-            return column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
-        if pt.is_date32(kind):  # of few days, as text is of few texts
-            encoded = column.dictionary_encode()
-            return self._times_us(pa.chunked_array([encoded.dictionary.cast(_US)])).take(encoded.indices)
+            return values.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
         if not (pt.is_date(kind) or pt.is_timestamp(kind)):
             raise InvalidInputError(f"a partition of time cannot be read from a column of type {kind}")
-        local = column.cast(_US, safe=False)
+        local = values.cast(_US, safe=False)
         return pc.assume_timezone(local, self.zone, ambiguous="earliest", nonexistent="earliest").cast(
             pa.int64()
         )
 
-    def _spelled_us(self, text: str) -> int | None:
+    def _spelled_us(self, text: bytes) -> int | None:
         try:
-            found = datetime.strptime(text, self.format)
+            found = datetime.strptime(text.decode("utf-8", "replace"), self.format)
         except ValueError:
             return None
         known = found if found.tzinfo is not None else found.replace(tzinfo=ZoneInfo(self.zone))
@@ -172,11 +173,18 @@ class PartitionRows:
                 raise InvalidInputError(f"column {name!r}: {error.message}") from error
             inside &= places >= 0
             codes = codes * max(1, size) + places
+        if self._is_grid:
+            return pa.array(inside)
         wanted = np.zeros(len(self.boxes), np.int64)
         for axis_number, size in enumerate(sizes):
             own = np.fromiter((box[axis_number] for box in self.boxes), np.int64, len(self.boxes))
             wanted = wanted * max(1, size) + own
         return pa.array(inside & np.isin(codes, wanted))
+
+    @property
+    def _is_grid(self) -> bool:
+        """Whether each combination of what is wanted of the columns is: a row is looked at no further."""
+        return len(self.boxes) == math.prod(map(len, self.axes.values()))
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
@@ -199,7 +207,8 @@ class PartitionRows:
         every = pa.table(
             {name: each.take(pa.array(own)) for name, each, own in zip(names, values, places, strict=True)}
         )
-        wanted = every.filter(self.holds(every)) if len(names) == len(self.axes) else every
+        is_part = len(names) == len(self.axes) and not self._is_grid
+        wanted = every.filter(self.holds(every)) if is_part else every
         return merged_ranges(key_groups_of_partitions(wanted, schema))
 
     def __str__(self) -> str:
