@@ -36,6 +36,8 @@ def same_values(one: pa.Array, other: pa.Array) -> Flags:
     Floating point is compared by its bits: NaN equals itself, and -0.0 differs from 0.0. The order of a
     map's entries counts.
     """
+    if not one.null_count and not other.null_count:
+        return _same_present(one, other)
     one_valid, other_valid = (each.is_valid().to_numpy(zero_copy_only=False) for each in (one, other))
     same: Flags = one_valid == other_valid
     both = np.flatnonzero(one_valid & other_valid)

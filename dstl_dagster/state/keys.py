@@ -55,8 +55,11 @@ def key_numbers(rows: pa.Table, key_columns: Sequence[str]) -> tuple[Indices, in
     codes, count = _codes(*_columns(key_columns[0], rows))
     for name in key_columns[1:]:
         more, distinct = _codes(*_columns(name, rows))
+        if distinct < 2 or count < 2:  # one of both distinguishes nothing, such as the day of a partition
+            codes, count = (codes, count) if distinct < 2 else (more, distinct)
+            continue
         # Below the square of the number of rows. Numbered anew, so that another column fits as well.
-        codes, count = _codes(pa.array(codes * max(1, distinct) + more))
+        codes, count = _codes(pa.array(codes * distinct + more))
     return codes, count
 
 
