@@ -13,6 +13,7 @@ from dstl_dagster.format.handles import (
 from dstl_dagster.format.key_group_ranges import (
     KeyGroupRange as KeyGroupRange,
     common_ranges as common_ranges,
+    have_common as have_common,
     merged_ranges as merged_ranges,
     ranges_around as ranges_around,
     ranges_of_tasks as ranges_of_tasks,

@@ -102,7 +102,7 @@ class ChangelogStateHandle:
     storage_identifier: str = STORAGE_IDENTIFIER
     share_bytes: int | None = None
     slices: int = 1
-    held: tuple[KeyGroupRange, ...] = ()
+    held: tuple[KeyGroupRange, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "handles_and_offsets", tuple(self.handles_and_offsets))

@@ -7,9 +7,11 @@ write or read may choose any `n` up to `m`: this makes state independent of a jo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, ClassVar, Final
 
 from dstl_dagster.errors import InvalidInputError
@@ -116,6 +118,7 @@ class KeyGroupRange:
 
 
 KeyGroupRange.EMPTY = KeyGroupRange(0, -1)
+_START: Final = attrgetter("start_key_group")
 
 
 def merged_ranges(groups: Iterable[int]) -> tuple[KeyGroupRange, ...]:
@@ -148,6 +151,16 @@ def common_ranges(
     wanted = list(wanted)
     shared = (each.intersection(one) for each in ranges for one in wanted)
     return tuple(each for each in shared if each.number_of_key_groups)
+
+
+def have_common(ranges: Sequence[KeyGroupRange], others: Sequence[KeyGroupRange]) -> bool:
+    """Whether they share a key group. Both are ascending and disjoint."""
+    few, many = (ranges, others) if len(ranges) < len(others) else (others, ranges)
+    for each in few:
+        before = bisect_right(many, each.end_key_group, key=_START)
+        if before and many[before - 1].end_key_group >= each.start_key_group:
+            return True
+    return False
 
 
 def range_of_task(task: int, task_count: int, max_parallelism: int) -> KeyGroupRange:

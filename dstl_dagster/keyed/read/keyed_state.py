@@ -8,7 +8,6 @@ several reads need is read once. Does not own which checkpoints exist (`timeline
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,14 @@ import pyarrow as pa
 from dstl_dagster.changelog import ChangelogReader, HandleRead, ReadCache
 from dstl_dagster.concurrency import passes_ahead, read_ahead
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StateTtl, common_ranges, ranges_of_tasks
+from dstl_dagster.format import (
+    ChangelogStateHandle,
+    KeyGroupRange,
+    StateTtl,
+    common_ranges,
+    have_common,
+    ranges_of_tasks,
+)
 from dstl_dagster.format.changelog_file.change_set_parts import WantedKeys
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.documents.reports import OperatorReport
@@ -84,17 +90,10 @@ def _read_of(
     handle: ChangelogStateHandle, key_groups: Sequence[KeyGroupRange], wanted_keys: WantedKeys | None
 ) -> HandleRead | None:
     """The needed part of the handle for these; `None` if nothing is."""
-    own = (handle.key_group_range,)
-    if not any(_meets(each, key_groups) for each in handle.held or own):
+    if handle.held and not have_common(handle.held, key_groups):
         return None
-    shared = common_ranges(own, key_groups)
+    shared = common_ranges((handle.key_group_range,), key_groups)
     return HandleRead(handle, shared, views=True, wanted_keys=wanted_keys) if shared else None
-
-
-def _meets(one: KeyGroupRange, others: Sequence[KeyGroupRange]) -> bool:
-    """Whether they share a key group. `others`: ascending and disjoint."""
-    before = bisect_right(others, one.end_key_group, key=lambda each: each.start_key_group)
-    return before > 0 and others[before - 1].end_key_group >= one.start_key_group
 
 
 def is_keyed(report: OperatorReport) -> bool:

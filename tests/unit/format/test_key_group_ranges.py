@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format.key_group_ranges import range_of_task, ranges_of_tasks
+from dstl_dagster.format.key_group_ranges import (
+    common_ranges,
+    have_common,
+    merged_ranges,
+    range_of_task,
+    ranges_of_tasks,
+)
 
 
 @given(data=st.data(), max_parallelism=st.integers(1, 2**15))
@@ -29,3 +35,10 @@ def test_impossible_shares_are_refused(task: int, task_count: int) -> None:
     """More tasks than key groups, or a task that does not exist, is an error."""
     with pytest.raises(InvalidInputError):
         range_of_task(task, task_count, 4)
+
+
+@given(ones=st.sets(st.integers(0, 40)), others=st.sets(st.integers(0, 40)))
+def test_ranges_have_key_groups_in_common_where_there_are_some(ones: set[int], others: set[int]) -> None:
+    """As sets do; and so it is where `common_ranges` finds one."""
+    ranges, wanted = merged_ranges(ones), merged_ranges(others)
+    assert have_common(ranges, wanted) == bool(ones & others) == bool(common_ranges(ranges, wanted))
