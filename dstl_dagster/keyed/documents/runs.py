@@ -21,6 +21,7 @@ from dstl_dagster.format import (
     ChangelogStateHandle,
     KeyGroupRange,
     StreamStateHandle,
+    common_ranges,
     plain_list,
     whole_number,
 )
@@ -116,9 +117,9 @@ def merged_runs(runs: Iterable[Run], merges: Iterable[Merge]) -> tuple[Run, ...]
 def within(
     handles: Iterable[ChangelogStateHandle], key_groups: Iterable[KeyGroupRange]
 ) -> Iterator[ChangelogStateHandle]:
-    """The handles for these key groups only: one becomes none, or one for each range that it meets.
+    """The handles for these key groups only: one becomes none, or one for each range where it has changes.
 
-    The sizes of a part are in proportion to its key groups: what it takes to hold, not to read.
+    The sizes of a part are in proportion to its key groups that have some: to hold it, not to read it.
     """
     wanted = list(key_groups)
     for handle in handles:
@@ -127,14 +128,20 @@ def within(
             shared = own.intersection(each)
             if shared == own:
                 yield handle
-            elif shared.number_of_key_groups:
-                share, whole = shared.number_of_key_groups, own.number_of_key_groups
+            elif share := _number_in(shared, handle):
+                whole = _number_in(own, handle)
                 yield replace(
                     handle,
                     key_group_range=shared,
                     state_size=handle.state_size * share // whole,
                     share_bytes=handle_bytes(handle) * share // whole,
                 )
+
+
+def _number_in(key_groups: KeyGroupRange, handle: ChangelogStateHandle) -> int:
+    """How many of these key groups may have changes in the handle."""
+    ranges = common_ranges(handle.held, [key_groups]) if handle.held else [key_groups]
+    return sum(each.number_of_key_groups for each in ranges)
 
 
 def handle_bytes(handle: ChangelogStateHandle) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, OperatorReport, materialize
 from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, UnavailableError
-from dstl_dagster.format import KeyGroupRange
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed import Run, due_operators, load_report
 from dstl_dagster.keyed.documents.runs import Merge
 from dstl_dagster.keyed.merge.merge import write_merge
@@ -141,6 +141,18 @@ def test_a_merge_of_some_key_groups_leaves_the_others(keyed: KeyedJob) -> None:
     whole = keyed.coordinator.latest()
     assert whole is not None
     assert all(run.merged for run in entry(whole).runs if run.first == 0)
+
+
+def test_a_part_without_changes_is_not_named() -> None:
+    """Of a run with changes in few key groups, merges leave the part where these are, with all its bytes."""
+    handle = ChangelogStateHandle.of_files([("file", 0)], KeyGroupRange.of(0, 99)).holding([40, 41, 70])
+    run = Run(1, 1, (dataclasses.replace(handle, state_size=300, share_bytes=30),))
+    (left,) = run.without(KeyGroupRange.of(50, 60)).without(KeyGroupRange.of(70, 99)).handles
+    assert (left.key_group_range, left.held) == (KeyGroupRange.of(0, 49), handle.held)
+    assert (left.state_size, left.share_bytes) == (200, 20)
+    (whole,) = run.without(KeyGroupRange.of(71, 80)).handles
+    assert (whole.key_group_range, whole.state_size) == (KeyGroupRange.of(0, 70), 300)
+    assert not Run(1, 1, (left,)).without(KeyGroupRange.of(30, 45)).handles
 
 
 def test_the_same_runs_give_the_same_merge(keyed: KeyedJob) -> None:
