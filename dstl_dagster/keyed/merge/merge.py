@@ -6,7 +6,7 @@ replaces (`runs`), or the steps that put it in a checkpoint (`checkpoint`).
 A merge keeps of each key the last change. If nothing older is left below it, it holds rows alone; otherwise
 tombstones too, and a row that has expired becomes one.
 
-A range of key groups fits in memory, and any process can merge it. What takes several ranges is merged
+A range of key groups fits in memory, and any process can merge it. What does not fit as a whole is merged
 by the caller's `MergeExecutor`, such as Spark's tasks; without one here, one range after the other.
 """
 
@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow.compute as pc
 
@@ -53,6 +53,10 @@ from dstl_dagster.timeline import Attempt
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
+
+_FILE_BYTES: Final = 10 << 20
+"""Of the changes of a range, before compression: most often they are one file. A file is opened by all reads
+of any range that it is of."""
 
 
 def due_operators(
@@ -196,7 +200,7 @@ def write_merge(
 ) -> Merge:
     """Write what these runs of a state come to, as ordinary changelog files of `attempt`.
 
-    One handle for each range of key groups that fits in memory and has changes: the schema, then each of them
+    One handle for each range of key groups that fits in a file and has changes: the schema, then each of them
     once, in the key group that it was written in. The same runs give the same changes.
 
     Args:
@@ -219,7 +223,8 @@ def write_merge(
     work = RunMerge(attempt, replace(state.at, handles=handles), whole)
     into = shared or SharedFiles(store, attempt)
     ranges = _ranges(handles, due.key_groups)
-    merged = None if executor is None or len(ranges) == 1 else executor(work, ranges)
+    fits = split_count(handles, due.key_groups.number_of_key_groups) == 1  # in memory, as a whole
+    merged = None if executor is None or fits else executor(work, ranges)
     written = []
     upserts = deletes = 0
     for count, each in enumerate(merged or _merged_here(store, into, work, ranges), 1):
@@ -247,11 +252,11 @@ def write_merge(
 
 
 def _ranges(handles: Iterable[ChangelogStateHandle], key_groups: KeyGroupRange) -> list[KeyGroupRange]:
-    """These key groups in ranges that each fit in memory."""
+    """These key groups in ranges that each fit in one file: a read of some of them opens no other."""
     first, number = key_groups.start_key_group, key_groups.number_of_key_groups
     return [
         KeyGroupRange.of(first + each.start_key_group, first + each.end_key_group)
-        for each in ranges_of_tasks(split_count(handles, number), number)
+        for each in ranges_of_tasks(split_count(handles, number, _FILE_BYTES), number)
     ]
 
 

@@ -112,10 +112,14 @@ def schema_of(report: OperatorReport) -> StateSchema:
     )
 
 
-def split_count(handles: Iterable[ChangelogStateHandle], max_parallelism: int) -> int:
-    """The number of ranges of key groups to read one at a time, so that each fits in memory."""
+def split_count(
+    handles: Iterable[ChangelogStateHandle], max_parallelism: int, most_bytes: int | None = None
+) -> int:
+    """The number of ranges of key groups to read one at a time, so that each fits in memory, and has about
+    `most_bytes` at most.
+    """
     held_bytes = sum(handle.state_size for handle in handles)
-    return int(min(max_parallelism, 1 + held_bytes // _SPLIT_BYTES))
+    return int(min(max_parallelism, 1 + held_bytes // min(_SPLIT_BYTES, most_bytes or _SPLIT_BYTES)))
 
 
 def replayed(reader: ChangelogReader, state: StateAt, key_groups: KeyGroupRange) -> StateReplay:
