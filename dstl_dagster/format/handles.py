@@ -87,7 +87,7 @@ class ChangelogStateHandle:
         key_group_range: the writer's, or an intersection with it. The list is not filtered by it.
         state_size: payload bytes of all change sets named.
         checkpointed_size: the part of it that was not yet durable when persist was called.
-        state_handle_id: a random UUID as text; it identifies this value, not the files.
+        state_handle_id: identifies this value while it is written, not the files: a random UUID as text.
         storage_identifier: the kind of changelog storage that wrote it.
         share_bytes: stored bytes of its files that count as its own, where others share them; `None`: all.
         slices: a key group with as many changes in a change set has one for each slice of its keys' hashes.

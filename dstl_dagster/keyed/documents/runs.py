@@ -11,7 +11,6 @@ read from its runs alone, even if the checkpoints that wrote them are gone.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -211,7 +210,7 @@ def _run(plain: Any, files: list[StreamStateHandle]) -> Run:
 def _handle(plain: Any, files: list[StreamStateHandle]) -> ChangelogStateHandle:
     bounds, (state_size, checkpointed_size, share_bytes, *slices), entries, *other = plain
     pairs = zip(bounds[::2], bounds[1::2], strict=True)
-    key_groups, *held = (KeyGroupRange.from_json([*each]) for each in pairs)
+    key_groups, *held = (KeyGroupRange(start, end) for start, end in pairs)
     found = tuple((files[whole_number(file)], whole_number(offset)) for file, offset in plain_list(entries))
     return ChangelogStateHandle(
         found,
@@ -219,9 +218,7 @@ def _handle(plain: Any, files: list[StreamStateHandle]) -> ChangelogStateHandle:
         whole_number(state_size),
         whole_number(checkpointed_size),
         # It distinguishes handles while they are written; of a stored one it is what it names.
-        str(
-            uuid.uuid5(uuid.NAMESPACE_URL, f"{found[0][0].name}#{found[0][1]}") if found else uuid.UUID(int=0)
-        ),
+        f"{found[0][0].name}#{found[0][1]}" if found else "",
         str(other[0]) if other else STORAGE_IDENTIFIER,
         _size(share_bytes),
         whole_number(slices[0]) if slices else 1,
