@@ -180,5 +180,9 @@ def range_of_task(task: int, task_count: int, max_parallelism: int) -> KeyGroupR
 
 
 def ranges_of_tasks(task_count: int, max_parallelism: int) -> tuple[KeyGroupRange, ...]:
-    """The ranges of all tasks, ascending; together they cover every key group exactly once."""
-    return tuple(range_of_task(task, task_count, max_parallelism) for task in range(task_count))
+    """The ranges of all tasks, ascending; together they cover every key group exactly once.
+
+    Raises: InvalidInputError, as `range_of_task`.
+    """
+    first = range_of_task(0, task_count, max_parallelism)
+    return (first, *(range_of_task(task, task_count, max_parallelism) for task in range(1, task_count)))

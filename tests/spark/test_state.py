@@ -337,6 +337,7 @@ def test_an_expected_schema_adds_and_widens_what_is_read(job: Job) -> None:
         ),
         ("SELECT 1L AS id, 1 AS gone", {"deleted": "gone"}, "which is not a boolean column"),
         ("SELECT 1L AS id", {"partitions": 129}, "129 tasks cannot share 128 key groups"),
+        ("SELECT 1L AS id", {"partitions": 0}, "0 tasks cannot share 128 key groups: take 1 to 128"),
         ("SELECT 1L AS id", {"operator": ""}, "needs an operator's name"),
     ],
 )

@@ -30,6 +30,13 @@ def test_each_key_group_has_the_task_that_the_formula_gives(
     assert ranges[group * task_count // max_parallelism].contains(group)
 
 
+@pytest.mark.parametrize("task_count", [0, -1, 5])
+def test_the_ranges_of_impossible_tasks_are_refused(task_count: int) -> None:
+    """A read by no task would be of no row."""
+    with pytest.raises(InvalidInputError, match=f"^{task_count} tasks cannot share 4 key groups"):
+        ranges_of_tasks(task_count, 4)
+
+
 @pytest.mark.parametrize(("task", "task_count"), [(0, 0), (0, 5), (4, 4), (-1, 4)])
 def test_impossible_shares_are_refused(task: int, task_count: int) -> None:
     """More tasks than key groups, or a task that does not exist, is an error."""
