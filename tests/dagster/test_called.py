@@ -2,6 +2,7 @@
 
 # No postponed annotations here: Dagster reads the types of an asset's arguments as objects.
 
+from contextlib import ExitStack
 from typing import Any
 
 import dagster as dg
@@ -140,17 +141,24 @@ def test_the_io_manager_works_with_contexts_that_a_test_has_built(
     """An output is a checkpoint, and an input its rows."""
     manager = dstl.KeyedStateIOManager(changelog=changelog)
 
-    def output(**more: Any) -> dg.OutputContext:
-        metadata = {"dstl/keys": ["customer"]}
-        return dg.build_output_context(asset_key=dg.AssetKey("rows"), definition_metadata=metadata, **more)
+    # Of a context that is not entered Dagster never closes its instance.
+    with ExitStack() as contexts:
 
-    for amount in (1, 2):
-        manager.handle_output(output(), pa.table({"customer": ["ada"], "amount": [amount]}))
-    hint = dg.PythonObjectDagsterType(pa.Table)
-    found = manager.load_input(
-        dg.build_input_context(asset_key=dg.AssetKey("rows"), upstream_output=output(), dagster_type=hint)
-    )
-    assert found.to_pylist() == ROWS.to_pylist()
-    assert len(changelog.coordinator("rows").list()) == 2
-    manager.handle_output(output(partition_key=DAY), ROWS)
-    assert changelog.coordinator("rows").latest().idempotency_key == DAY  # type: ignore[union-attr]
+        def output(**more: Any) -> dg.OutputContext:
+            metadata = {"dstl/keys": ["customer"]}
+            built = dg.build_output_context(
+                asset_key=dg.AssetKey("rows"), definition_metadata=metadata, **more
+            )
+            return contexts.enter_context(built)
+
+        for amount in (1, 2):
+            manager.handle_output(output(), pa.table({"customer": ["ada"], "amount": [amount]}))
+        hint = dg.PythonObjectDagsterType(pa.Table)
+        context = dg.build_input_context(
+            asset_key=dg.AssetKey("rows"), upstream_output=output(), dagster_type=hint
+        )
+        found = manager.load_input(contexts.enter_context(context))
+        assert found.to_pylist() == ROWS.to_pylist()
+        assert len(changelog.coordinator("rows").list()) == 2
+        manager.handle_output(output(partition_key=DAY), ROWS)
+        assert changelog.coordinator("rows").latest().idempotency_key == DAY  # type: ignore[union-attr]
