@@ -64,7 +64,7 @@ class CheckpointOptions(KeyedOptions):
     snapshot_interval: int = option("dstl.checkpoint.snapshot-interval", partial(parse_int, minimum=8), 32)
     materialize: bool = option("dstl.state.materialize.enabled", parse_bool, True)
     materialize_log_ratio: float = option("dstl.state.materialize.log-ratio", _parse_ratio, 0.5)
-    materialize_max_runs: int = option("dstl.state.materialize.max-runs", partial(parse_int, minimum=2), 8)
+    materialize_max_runs: int = option("dstl.state.materialize.max-runs", partial(parse_int, minimum=2), 6)
     ignore_unclaimed_state: bool = option(
         "execution.state-recovery.ignore-unclaimed-state", parse_bool, False
     )

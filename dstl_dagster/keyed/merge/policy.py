@@ -52,7 +52,7 @@ class MergePolicy:
         small_bytes: as `SMALL_RUN_BYTES`.
     """
 
-    max_runs: int = 8
+    max_runs: int = 6
     log_ratio: float = 0.5
     small_bytes: int = SMALL_RUN_BYTES
 
