@@ -64,8 +64,10 @@ def yielding_early(context: dg.AssetExecutionContext, changelog: ChangelogStorag
         if batch.already_in is None:
             batch.add(write_change(changelog.store(), batch.attempt, context.partition_key.encode()))
         yield dg.MaterializeResult()
-        if context.run.tags.get("fails"):
+        if context.run.tags.get("ends") == "failed":
             raise dg.Failure("after its output", allow_retries=False)
+        if context.run.tags.get("ends") == "canceled":
+            raise dg.DagsterExecutionInterruptedError
 
 
 class Plain:
@@ -179,19 +181,19 @@ def test_without_partitions_the_checkpoint_that_counts_is_the_newest(days: Days,
     assert (shown.job, shown.checkpoint_id, len(made)) == ("plain", 1, 3)
 
 
-def test_an_output_that_comes_before_its_batch_fails_is_no_day(days: Days) -> None:
+@pytest.mark.parametrize("ends", ["failed", "canceled"])
+def test_an_output_that_comes_before_its_batch_fails_is_no_day(days: Days, ends: str) -> None:
     """Dagster has the event when the batch is aborted."""
     plain = Plain(days, yielding_early)
     plain.run(FIRST)
-    failed = dg.materialize(
-        [plain.asset(yielding_early)],
-        partition_key=SECOND,
-        instance=days.instance,
-        resources={"changelog": days.resource()},
-        tags={"fails": "true"},
-        raise_on_error=False,
-    )
-    assert not failed.success
+    with pytest.raises((dg.Failure, dg.DagsterExecutionInterruptedError)):
+        dg.materialize(
+            [plain.asset(yielding_early)],
+            partition_key=SECOND,
+            instance=days.instance,
+            resources={"changelog": days.resource()},
+            tags={"ends": ends},
+        )
     assert plain.statuses() == {FIRST: "MATERIALIZED", SECOND: "FAILED"}
     plain.run(SECOND)
     assert plain.statuses() == {FIRST: "MATERIALIZED", SECOND: "MATERIALIZED"}

@@ -36,10 +36,12 @@ def show_in_outputs(
 
 @contextmanager
 def failing_outputs(context: dg.OpExecutionContext, job: str) -> Iterator[None]:
-    """Around a batch: where it fails after an output was yielded, the partition is shown as failed."""
+    """Around a batch: where it fails, or its run is canceled, after an output was yielded, the partition is
+    shown as failed.
+    """
     try:
         yield
-    except Exception:
+    except BaseException:
         if not is_called_directly(context) and context.has_assets_def:
             step = context.get_step_execution_context()
             partition = partition_of(context)
