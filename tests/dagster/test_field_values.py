@@ -543,7 +543,7 @@ def test_a_scaffold_without_its_job_is_refused(component: type[dg.Component]) ->
         ),
         ("", "  minimum_interval_seconds: [5]", 9, r"minimum_interval_seconds: \[5\] cannot be used"),
         ("", "  max_parallelism: many", 9, "max_parallelism: 'many' cannot be used: expected a whole number"),
-        ("", "  max_parallelism: 99999", 9, "max_parallelism: .*1..32768"),
+        ("", "  max_parallelism: 99999", 9, "max_parallelism: .*from 1 to 32768"),
         ("", "  freshness_hours: .inf", 9, "freshness_hours: inf cannot be used: expected a finite number"),
         ("", "  commit: maybe", 9, "commit: 'maybe' cannot be used. Write true or false"),
         ("", "  default_status: running", 9, "default_status: 'running' .* STOPPED or RUNNING"),
