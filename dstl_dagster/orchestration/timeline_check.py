@@ -33,7 +33,7 @@ from dstl_dagster.orchestration.keys import (
 from dstl_dagster.orchestration.owners import OwnerRuns
 from dstl_dagster.timeline import Completed, Restored, TimelineRecord
 
-_NEWEST_EVENTS = 25
+NEWEST_EVENTS = 25
 _BESIDE = ", "
 
 
@@ -106,9 +106,7 @@ def shown_metadata(
     timeline = coordinator.timeline.seen().timeline_id
     said = f"{timeline} {completed.checkpoint_id} {completed.slot} {completed.attempt}"
     return {
-        name: _BESIDE.join(
-            [*([str(getattr(beside[name], "value", beside[name]))] if name in beside else []), text]
-        )
+        name: text if name not in beside else f"{getattr(beside[name], 'value', beside[name])}{_BESIDE}{text}"
         for name, text in ((TAG_JOB, coordinator.job), (TAG_TIMELINE, said))
     }
 
@@ -148,7 +146,7 @@ def _newest(instance: dg.DagsterInstance, keys: Iterable[dg.AssetKey], job: str)
     """The checkpoint of the job that the newest event shows."""
     found: dict[int, Shown] = {}
     for key in keys:
-        for record in instance.fetch_materializations(key, limit=_NEWEST_EVENTS).records:
+        for record in instance.fetch_materializations(key, limit=NEWEST_EVENTS).records:
             shown = [each for each in shown_in(record.asset_materialization) if each.job in (job, None)]
             if shown:
                 found[record.storage_id] = shown[-1]

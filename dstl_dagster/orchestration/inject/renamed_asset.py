@@ -67,10 +67,12 @@ def _given_up(
     gone = [key for key in instance.get_asset_keys() if key not in defined]
     for record in instance.get_asset_records(gone) if gone else ():
         event = record.asset_entry.last_materialization_record
-        jobs = () if event is None else {each.job for each in shown_in(event.asset_materialization)} - {None}
-        writer = instance.get_run_by_id(event.run_id) if event is not None and jobs else None
+        if event is None:
+            continue
+        jobs = {each.job for each in shown_in(event.asset_materialization) if each.job is not None}
+        writer = instance.get_run_by_id(event.run_id) if jobs else None
         if writer is not None and _are_of_one_location(writer, run):
-            yield from ((record.asset_entry.asset_key, str(job)) for job in sorted(map(str, jobs)))
+            yield from ((record.asset_entry.asset_key, job) for job in sorted(jobs))
 
 
 def _are_of_one_location(one: dg.DagsterRun, other: dg.DagsterRun) -> bool:

@@ -50,7 +50,7 @@ from dstl_dagster.orchestration.report.links import (
     owner_link,
     shown_lines,
 )
-from dstl_dagster.orchestration.report.shown import UUID_LENGTH
+from dstl_dagster.orchestration.report.shown import attempt_in
 from dstl_dagster.orchestration.timeline_check import shown_in
 from dstl_dagster.settings import StoragePrices
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
@@ -251,7 +251,7 @@ def state_version(attempt: uuid.UUID) -> str:
 def attempt_of(event: Event) -> str:
     """The attempt whose checkpoint an event is about; or by its data version, which begins with it."""
     shown = shown_in(event)
-    return shown[-1].attempt if shown else (event.tags or {}).get(TAG_VERSION, "")[:UUID_LENGTH]
+    return shown[-1].attempt if shown else attempt_in((event.tags or {}).get(TAG_VERSION, ""))
 
 
 def files_version(attempt: uuid.UUID, committed: Committed | None) -> str:

@@ -13,12 +13,11 @@ import dagster as dg
 
 from dstl_dagster.orchestration.keys import TAG_VERSION, JobAssets
 from dstl_dagster.orchestration.partitions import partition_in
-from dstl_dagster.orchestration.timeline_check import Shown, shown_in
+from dstl_dagster.orchestration.timeline_check import NEWEST_EVENTS, Shown, shown_in
 from dstl_dagster.timeline import Completed, is_attempt_of
 
 _EVENTS_AT_ONCE = 500
-_NEWEST_EVENTS = 25
-UUID_LENGTH = 36
+_UUID_LENGTH = 36
 
 
 @dataclass(frozen=True)
@@ -49,18 +48,20 @@ class Page:
 
     def shows(self, key: dg.AssetKey, partition: str | None, attempt: UUID) -> bool:
         """Whether one of the newest events is of an attempt's checkpoint, whatever its data version."""
-        where = None if partition is None else [partition]
-        wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=where)
-        found = self.instance.fetch_materializations(wanted, limit=_NEWEST_EVENTS).records
-        shown = (each for record in found for each in shown_in(record.asset_materialization))
-        return any(each.attempt == str(attempt) for each in shown)
+        events = self._newest(key, partition, NEWEST_EVENTS)
+        return any(each.attempt == str(attempt) for event in events for each in shown_in(event))
 
     def newest(self, key: dg.AssetKey, partition: str | None = None) -> dg.AssetMaterialization | None:
         """The newest materialization of the asset, or of one of its partitions."""
+        return next(iter(self._newest(key, partition, 1)), None)
+
+    def _newest(
+        self, key: dg.AssetKey, partition: str | None, limit: int
+    ) -> list[dg.AssetMaterialization | None]:
         where = None if partition is None else [partition]
         wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=where)
-        found = self.instance.fetch_materializations(wanted, limit=1).records
-        return found[0].asset_materialization if found else None
+        found = self.instance.fetch_materializations(wanted, limit=limit).records
+        return [each.asset_materialization for each in found]
 
     def attempts(self, key: dg.AssetKey, timeline_id: str) -> Mapping[str, set[str]]:
         """Those whose checkpoints the newest materialization of each partition shows.
@@ -70,7 +71,7 @@ class Page:
         storage, made = self.instance.event_log_storage, dg.DagsterEventType.ASSET_MATERIALIZATION
         tags = storage.get_latest_tags_by_partition(key, made, [TAG_VERSION])
         found = {
-            partition: {each[TAG_VERSION][:UUID_LENGTH]}
+            partition: {attempt_in(each[TAG_VERSION])}
             for partition, each in tags.items()
             if _is_attempt_of(each[TAG_VERSION], timeline_id)
         }
@@ -118,8 +119,13 @@ class Page:
         return self.instance.get_materialized_partitions(key)
 
 
+def attempt_in(version: str) -> str:
+    """The attempt that a data version begins with; another text where it is of something else."""
+    return version[:_UUID_LENGTH]
+
+
 def _is_attempt_of(version: str, timeline_id: str) -> bool:
     try:
-        return is_attempt_of(UUID(version[:UUID_LENGTH]), timeline_id)
+        return is_attempt_of(UUID(attempt_in(version)), timeline_id)
     except ValueError:
         return False
