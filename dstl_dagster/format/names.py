@@ -4,6 +4,7 @@
     dstl/<job>/manifests/<checkpoint, 10 digits>-<attempt>        what a checkpoint holds
     dstl/<job>/attempts/<attempt>/report                          what the tasks of an attempt wrote
     dstl/<job>/attempts/<attempt>/changelog/<job>/dstl/<uuid>     changelog files of an attempt
+    dstl/<job>/attempts/<attempt>/changelog/<hash>/<last name>    a copy of another job's, by its folder
     dstl/<job>/archive/...                                        facts that snapshots leave out (`archive`)
     dstl/<job>/hint                                               slot of a recent snapshot; never trusted
     dstl/<job>/server-clock                                       empty; its time stamp is the server's clock

@@ -10,6 +10,7 @@ comparison of two states knows what both have.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +31,6 @@ from dstl_dagster.timeline import Attempt, BatchKey
 log = logging.getLogger(__name__)
 
 _PIECE_BYTES: Final = 4 << 20
-_FOLDER: Final = "/changelog/"
-"""In a changelog file's name, what comes after the attempt's folder."""
-
 Progress = Callable[[int, int], None]
 
 
@@ -83,7 +81,10 @@ def _abort(job: Job, attempt: Attempt, error: Exception) -> None:
 def _copied(
     job: Job, attempt: Attempt, manifest: Manifest, store: ObjectStore, progress: Progress | None
 ) -> dict[str, StreamStateHandle]:
-    """The attempt's copy of each changelog file, by the name of the original."""
+    """The attempt's copy of each changelog file, by the name of the original.
+
+    Files of one folder stay together; those of two never get one name, whatever program named them.
+    """
     streams = {
         stream.name: stream
         for entry in manifest.operators.values()
@@ -94,7 +95,8 @@ def _copied(
     done = itertools.count(1)
 
     def copy(stream: StreamStateHandle) -> StreamStateHandle:
-        name = f"{base}/{stream.name.partition(_FOLDER)[2]}"
+        folder, _, last = stream.name.rpartition("/")
+        name = f"{base}/{hashlib.sha256(folder.encode()).hexdigest()[:16]}/{last}"
         try:
             made = _copy(store, stream.name, job.store, name)
         except ConflictError as error:  # of a try whose answer was lost

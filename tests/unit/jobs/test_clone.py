@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli import main
 from dstl_dagster.errors import (
@@ -20,6 +21,7 @@ from dstl_dagster.errors import (
     NotFoundError,
     UnavailableError,
 )
+from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.jobs import clone_job, drop_job, plan_correction, swap_job
 from dstl_dagster.keyed import diff_checkpoints
 from dstl_dagster.settings import CheckpointOptions
@@ -171,6 +173,29 @@ def test_another_store(tmp_path) -> None:
         swap_job(bucket, "live", "fixed", owner=OWNER)
         assert live.rows() == fixed.rows()
         client.close()
+
+
+def test_files_outside_of_the_attempts_are_copied_too(store: MemoryObjectStore) -> None:
+    """Of writers that outlive their attempts, or of another program: each file keeps a name of its own."""
+    named = {f"{folder}/changelog/1": 0 for folder in ("flink/a", "flink/b")}
+    for name in named:
+        with FsStateChangelogStorage("live", store, base_path=name) as storage:
+            writer = storage.create_writer("totals", KeyGroupRange.of(0, 3))
+            writer.append(0, name.encode())
+            found = writer.persist(writer.initial_sequence_number(), 1).result()
+            (stream,) = found.job_manager_owned_snapshot.stream_state_handles()
+            writer.close()
+        store.put(name, store.get(stream.name), precondition=ABSENT)
+    handle = ChangelogStateHandle.of_files([*named.items()], KeyGroupRange.of(0, 3))
+    live = CheckpointCoordinator("live", store)
+    attempt = live.trigger()
+    live.record(attempt, {"totals": [handle]})
+    live.confirm(attempt)
+    made = clone_job(store, "live", "beside", owner=OWNER)
+    (copied,) = made.manifest.operators["totals"].handles
+    reader = FsStateChangelogStorage("beside", store).create_reader()
+    assert [bytes(each.change).decode() for each in reader.read(copied)] == [*named]
+    assert {each.name for each in copied.streams}.isdisjoint(named)
 
 
 def test_a_clone_that_went_on_is_not_begun_again(store: MemoryObjectStore, live: Days) -> None:
