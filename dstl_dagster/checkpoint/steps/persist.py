@@ -88,11 +88,12 @@ def _file_reports(job: Job, files: Files) -> tuple[FileReport, ...]:
     Raises: NotFoundError if a component is missing, InvalidInputError if two files have the same name.
     """
     reports = tuple(file if isinstance(file, FileReport) else _looked_up(job, file) for file in files)
-    names = Counter(report.recoverable.final_blob_identifier for report in reports)
+    # Records name a file without its bucket.
+    names = Counter(report.object_name for report in reports)
     twice = next((name for name, count in names.items() if count > 1), None)
     if twice is not None:
         raise InvalidInputError(
-            f"two files of one checkpoint have the name {twice.object_name!r}: give each its own"
+            f"two files of one checkpoint have the name {twice!r}, in one bucket or two: give each its own"
         )
     return reports
 
