@@ -233,7 +233,7 @@ class FileCommit:
         step nothing can be composed again from the level below.
         """
         if self._copied():
-            twins = self._twins()
+            twins = self._twins_of(self._live_components())
             self._components = [twins.get(each.object_name, each) for each in self._components or ()]
         deleted = self._delete(pin for pin in self._pin_components() if pin is not None)
         if self._root is None:
@@ -281,15 +281,19 @@ class FileCommit:
             final = self._final_store.stat(self._final_name)
             if final is not None:
                 return self._settled(final)
-            twins = self._twins()
+            live = self._live_components()
+            twins = self._twins_of(live)
             if not twins:
-                return self._taken_away()
+                gone = self._gone(live)
+                if not gone:
+                    continue  # the service says that a source is missing, and all are there
+                return self._without(gone, len(live))
             if not self._copied():
                 return self._copied_or_repeated(twins)
             self._components = [twins.get(each.object_name, each) for each in self._components or ()]
         raise UnavailableError(
-            f"{self._final_uri!r} keeps appearing and disappearing during the commit; "
-            "find out what else writes it, then commit again"
+            f"{self._final_uri!r}, or what it is composed of, keeps appearing and disappearing during the "
+            "commit; find out what else writes there, then commit again"
         )
 
     def _is_one_write(self) -> bool:
@@ -317,16 +321,19 @@ class FileCommit:
         crc, size = combine_all((each.crc32c, each.size) for each in part)
         return (stat.size, stat.crc32c) == (size, crc)
 
-    def _twins(self) -> dict[str, Component]:
+    def _live_components(self) -> dict[str, ObjectStat | None]:
+        names = self._names.of_components
+        found = self._all([partial(self._temporary_store.stat, name) for name in names])
+        return dict(zip(names, found, strict=True))
+
+    def _twins_of(self, live: Mapping[str, ObjectStat | None]) -> dict[str, Component]:
         """The components that are live with the same bytes and another generation, bound to that; by name."""
         if not self._of_checkpoint:
             return {}
-        known = self._components or ()
-        found = self._all([partial(self._temporary_store.stat, each.object_name) for each in known])
         return {
             each.object_name: replace(each, generation=stat.generation)
-            for each, stat in zip(known, found, strict=True)
-            if stat is not None
+            for each in self._components or ()
+            if (stat := live[each.object_name]) is not None
             and stat.generation != each.generation
             and (stat.size, stat.crc32c) == (each.size, each.crc32c)
         }
@@ -342,14 +349,28 @@ class FileCommit:
             ),
         )
 
-    def _taken_away(self) -> CommitOutcome:
-        if self._copied():
-            missing = self._temporary_store.uri_of(self._names.of_components[0])
+    def _gone(self, live: Mapping[str, ObjectStat | None]) -> list[str]:
+        """The names of the components that are not there as they were written."""
+        known = {each.object_name: each.generation for each in self._components or ()}
+        return [
+            name
+            for name, stat in live.items()
+            if stat is None or known.get(name, stat.generation) != stat.generation
+        ]
+
+    def _without(self, gone: Sequence[str], count: int) -> CommitOutcome:
+        """The final object is not there, nor are these of so many components.
+
+        Publishing leaves no component behind, and nothing else deletes one: if others are there, it is lost.
+        """
+        copied = self._copied()
+        if copied or len(gone) < count:
+            lost = "not in this copy of the store: copy it too" if copied else "lost: put it back"
             return CommitOutcome(
                 CommitState.BLOCKED,
                 reason=(
-                    f"{missing!r}, of which it is composed, is not in this copy of the store: copy it too, "
-                    "and publish the file (--replace), or do without it (--keep)"
+                    f"{self._temporary_store.uri_of(gone[0])!r}, of which it is composed, is {lost}, and "
+                    "publish the file (--replace), or do without it (--keep)"
                 ),
             )
         _logger.info("final object was removed", extra={"final_object": self._final_uri})

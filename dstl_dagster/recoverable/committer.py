@@ -100,8 +100,8 @@ class GSRecoverableWriterCommitter:
         If both the components and the final object are gone, the file was published and removed since:
         nothing is recreated, and the outcome is `TAKEN_AWAY`.
 
-        Raises: ConflictError (a foreign object has the name; nothing was touched), UnavailableError
-        (call again), FormatError.
+        Raises: ConflictError (a foreign object has the name; nothing was touched), NotFoundError (some
+        components are gone, and others are there), UnavailableError (call again), FormatError.
         """
         outcome = self._run()
         if outcome.state is CommitState.TAKEN_AWAY:
@@ -113,6 +113,12 @@ class GSRecoverableWriterCommitter:
 
     def _run(self) -> CommitOutcome:
         outcome = FileCommit(self._store, self._recoverable, self._components, options=self._options).commit()
+        if outcome.state is CommitState.BLOCKED and outcome.foreign_generation is None:
+            raise NotFoundError(
+                f"some components of {self._recoverable.final_blob_identifier} are gone, and others are "
+                "there: another program, or a lifecycle rule, deleted them. Write the object again",
+                ErrorKind.NOT_WRITTEN,
+            )
         if outcome.state is CommitState.BLOCKED:
             raise ConflictError(str(outcome.reason), ErrorKind.FOREIGN_OBJECT)
         return outcome

@@ -83,10 +83,10 @@ def committed_before_sources_are_gone(monkeypatch):
 
 @caught_by("compose-commit and consumer:7:1:0:1", "compose-commit raised")
 def taken_away_is_an_error(monkeypatch):
-    def taken_away(self: Any) -> Any:
+    def without(self: Any, gone: Any, count: int) -> Any:
         raise NotFoundError("components are gone")
 
-    monkeypatch.setattr(commit.FileCommit, "_taken_away", taken_away)
+    monkeypatch.setattr(commit.FileCommit, "_without", without)
 
 
 @caught_by("compose-commit and consumer:7:7:12:1", "was deleted, and nothing of")

@@ -13,9 +13,46 @@ import pytest
 
 from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError
-from dstl_dagster.storage import ABSENT, LocalObjectStore, MemoryObjectStore, open_store
+from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore, open_store
 from dstl_dagster.testing.fault_store import FaultStore
 from tests.unit.conftest import Job
+
+# -- files
+
+
+def test_two_files_of_one_name_are_refused_in_two_buckets_too(job: Job, job_on: Callable[..., Job]) -> None:
+    """Records name a file without its bucket: one that is blocked would count as published with the other."""
+    coordinator = job.coordinator()
+    attempt = coordinator.trigger()
+    other = job_on(job.store.in_bucket("other"))
+    files = [each.file(attempt, "out/x.txt", b"part") for each in (job, other)]
+    with pytest.raises(InvalidInputError, match=r"have the name 'out/x.txt', in one bucket or two"):
+        coordinator.record(attempt, (), files)
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_a_file_that_lost_a_component_is_blocked(job: Job, count: int) -> None:
+    """As a lifecycle rule or a person may delete it: it is not called published, the other parts stay, and
+    once it is back the file is there.
+    """
+    coordinator = job.coordinator()
+    attempt = coordinator.trigger()
+    parts = [b"part %d;" % number for number in range(count)]
+    file = job.file(attempt, "out/x.txt", *parts)
+    coordinator.record(attempt, (), [file])
+    coordinator.confirm(attempt)
+    lost = file.components[1].object_name
+    job.store.delete(lost, precondition=ANY)
+    (checkpoint,) = coordinator.compose_commit()
+    (blocked,) = checkpoint.blocked
+    assert f"{lost}', of which it is composed, is lost: put it back, and publish" in blocked.reason
+    coordinator.clean_up()
+    job.store.put(lost, parts[1], precondition=ABSENT)
+    assert not coordinator.resolve(1, "out/x.txt", "replace").blocked
+    assert job.store.get("out/x.txt") == b"".join(parts)
+    coordinator.clean_up()
+    assert job.names(".inprogress/") == []
+
 
 # -- changelog files of other attempts
 

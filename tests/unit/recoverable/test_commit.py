@@ -193,12 +193,15 @@ def test_a_removed_file_is_never_recreated(
         committer.commit()
 
 
-def test_lost_component_is_no_success(store: MemoryObjectStore) -> None:
-    """A first commit reports a component that was deleted, and leaves the others as they are."""
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("commit", ["commit", "commit_after_recovery"])
+def test_lost_component_is_no_success(store: MemoryObjectStore, commit: str, known: bool) -> None:
+    """Each commit reports a component that was deleted, and leaves the others as they are."""
     recoverable, components, _ = write(store, 3)
     store.delete(components[1].object_name, precondition=ANY)
-    with pytest.raises(NotFoundError):
-        GSRecoverableWriter(store).recover_for_commit(recoverable, components).commit()
+    committer = GSRecoverableWriter(store).recover_for_commit(recoverable, components if known else None)
+    with pytest.raises(NotFoundError, match=r"some components .* are gone, and others are there"):
+        getattr(committer, commit)()
     assert names(store) == sorted([components[0].object_name, components[2].object_name])
 
 
@@ -216,11 +219,11 @@ def test_wrong_bytes_keep_their_sources(store: MemoryObjectStore) -> None:
 
 
 def test_another_generation_is_not_composed(store: MemoryObjectStore) -> None:
-    """A component that has been replaced is not composed."""
+    """A component that has been replaced is not composed, and the file is not called published."""
     recoverable, components, _ = write(store, 2)
     store.put(components[0].object_name, b"0;", precondition=ANY)
     outcome = FileCommit(store, recoverable, components).commit()
-    assert outcome.state is CommitState.TAKEN_AWAY
+    assert outcome.state is CommitState.BLOCKED
     assert store.stat("out") is None
     assert len(names(store)) == 2
 
