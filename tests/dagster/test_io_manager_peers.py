@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 import dstl_dagster as dstl
+from dstl_dagster.errors import InvalidInputError
 
 pytestmark = [
     pytest.mark.dagster,
@@ -128,6 +129,91 @@ def test_each_mapped_step_is_handed_its_own_value(world: World) -> None:
 
     assert mapped.execute_in_process(instance=world.instance).success
     assert seen == ["a", "b", "c", "aa", "bb", "cc"]
+
+
+@pytest.mark.parametrize("value", [None, True, 7, 1.5, "", "a", [], [1, None], {}, {"a": [{"b": 1}]}])
+def test_what_an_op_returns_is_handed_on(world: World, value: Any) -> None:
+    """As it is, to another op of the graph."""
+    seen: list[Any] = []
+
+    @dg.op
+    def made() -> Any:
+        return value
+
+    @dg.op
+    def taken(value: Any) -> None:
+        seen.append(value)
+
+    @dg.job(resource_defs=world.resources)
+    def both() -> None:
+        taken(made())
+
+    assert both.execute_in_process(instance=world.instance).success
+    assert [(type(each), each) for each in seen] == [(type(value), value)]
+
+
+@pytest.mark.parametrize("value", [b"a", (1, 2), {1: "a"}, {"a": (1,)}, [float("nan")], pa.table({})])
+def test_what_json_changes_is_not_handed_on(world: World, value: Any) -> None:
+    """The op below would get a list for a tuple, and text for a number."""
+
+    @dg.op
+    def made() -> Any:
+        return value
+
+    @dg.job(resource_defs=world.resources)
+    def alone() -> None:
+        made()
+
+    with pytest.raises(InvalidInputError, match=f"plain JSON does not hold this {type(value).__name__} as"):
+        alone.execute_in_process(instance=world.instance)
+
+
+def test_outputs_of_ops_share_no_state(world: World) -> None:
+    """Whatever is alike in the names of graphs, ops and mapping keys: each input has its own rows."""
+    seen: list[tuple[str, list[str]]] = []
+
+    def table(name: str) -> pa.Table:
+        return pa.table({"a": [name]})
+
+    keyed = dg.Out(metadata={"dstl/keys": ["a"]})
+
+    @dg.op(out=keyed)
+    def b() -> pa.Table:
+        return table("g.b")
+
+    @dg.op(out=keyed)
+    def g_b() -> pa.Table:
+        return table("g_b")
+
+    @dg.op(out=keyed)
+    def mapped(part: str) -> pa.Table:
+        return table(part)
+
+    @dg.op(out=dg.DynamicOut(str))
+    def parts() -> Iterator[dg.DynamicOutput[str]]:
+        for each in ("b", "_b", "b_", "b__b"):
+            yield dg.DynamicOutput(each, mapping_key=each)
+
+    @dg.op
+    def see(part: str, rows: pa.Table) -> None:
+        seen.append((part, rows.column("a").to_pylist()))
+
+    @dg.op
+    def see_both(of_graph: pa.Table, of_op: pa.Table) -> None:
+        seen.extend((("g.b", of_graph.column("a").to_pylist()), ("g_b", of_op.column("a").to_pylist())))
+
+    @dg.graph
+    def g() -> Any:
+        return b()
+
+    @dg.job(resource_defs=world.resources)
+    def alike() -> None:
+        see_both(g(), g_b())
+        parts().map(lambda part: see(part, mapped(part)))
+
+    assert alike.execute_in_process(instance=world.instance).success
+    assert all(rows == [name] for name, rows in seen)
+    assert len(seen) == 6
 
 
 def test_ops_of_a_graph(world: World) -> None:

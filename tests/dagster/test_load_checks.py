@@ -230,7 +230,7 @@ def _of_io_manager(*assets: tuple[str | list[str], Any, dict[str, Any]]) -> dg.D
 
     def asset(key: str | list[str], definition: Any, metadata: dict[str, Any]) -> dg.AssetsDefinition:
         @dg.asset(key=key, partitions_def=definition, metadata=metadata, io_manager_key="state")
-        def rows() -> None: ...
+        def rows() -> Any: ...
 
         return rows
 
@@ -295,6 +295,17 @@ def test_metadata_of_an_io_manager_fails_the_load(
 
 
 KEYED = {"dstl/keys": ["a"]}
+
+
+def test_keys_without_rows_fail_the_load() -> None:
+    """An op that returns nothing by its hint would be green, and write nothing."""
+
+    @dg.asset(key="orders", metadata=KEYED, io_manager_key="state")
+    def rows() -> None: ...
+
+    manager = KeyedStateIOManager(changelog=ChangelogStorageResource(uri="memory://load-checks"))
+    with pytest.raises(InvalidInputError, match="asset orders: it has dstl/keys, and by its type no rows"):
+        dg.Definitions.validate_loadable(dg.Definitions(assets=[rows], resources={"state": manager}))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ what the metadata means (`targets`), the batch's life (`checkpoint.Batch`), merg
 
 # No postponed annotations: Dagster reads the types of a resource's fields as objects.
 
+import contextlib
 import json
 import logging
 import sys
@@ -87,6 +88,12 @@ class OutputChecks:
             names_columns = any(each not in _OTHERS for each in Target.named(spec.metadata))
             if names_columns and assets.get_io_manager_key_for_asset_key(spec.key) == source_key:
                 target = Target.of_asset(spec.key, spec.metadata, spec.partitions_def)
+                output = assets.node_def.output_def_named(assets.get_output_name_for_asset_key(spec.key))
+                if output.dagster_type.is_nothing:
+                    raise InvalidInputError(
+                        f"{target.where}: it has dstl/keys, and by its type no rows, so nothing would be "
+                        "written: hint the rows that it returns, in a multi_asset by outs"
+                    )
                 self._require_own(spec.key, target)
 
     def _require_own(self, key: dg.AssetKey, target: Target) -> None:
@@ -118,7 +125,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
     An asset's metadata says how: `dstl/keys` (required) names the key columns. The rows may be a DataFrame of
     Spark, pandas or Polars, a table or reader of PyArrow, a relation of DuckDB, or anything else with the
     Arrow C stream interface. Each asset is a job of its own, named after its key (or `dstl/job`), and so is
-    each output of an op that names keys (`job/op/output`). Any other output that is no asset, such as the
+    each output of an op that names keys (`job.op.output`). Any other output that is no asset, such as the
     reference between the ops of a job, is plain JSON and goes with the run's events.
 
     With `partition_expr`, the column of the asset's partitions (a mapping from dimension to column where
@@ -155,7 +162,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Complete a checkpoint with the rows."""
         if not context.has_asset_key and not Target.named(context.definition_metadata):
-            value = dg.MetadataValue.json(_plain(context, obj))
+            value = dg.MetadataValue.json({"value": _plain(context, obj)})
             context.add_output_metadata({_handed_on_as(context): value})
             return
         with without_useless_retries():
@@ -292,14 +299,15 @@ def _require_shown(step: Any, coordinator: CheckpointCoordinator, key: dg.AssetK
 
 
 def _plain(context: dg.OutputContext, obj: Any) -> Any:
-    try:
-        return json.loads(json.dumps(obj))
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(
-            f"output {context.name!r} of step {context.step_key} is no asset, and {type(obj).__name__} is no "
-            'plain JSON: name the key columns of its rows, as Out(metadata={"dstl/keys": [...]}), or give '
-            "that output an IO manager of its own (io_manager_key)"
-        ) from error
+    with contextlib.suppress(TypeError, ValueError):
+        plain = json.loads(json.dumps(obj, allow_nan=False))
+        if plain == obj:
+            return plain
+    raise InvalidInputError(
+        f"output {context.name!r} of step {context.step_key} is no asset, and plain JSON does not hold this "
+        f"{type(obj).__name__} as it is: name the key columns of its rows, as "
+        'Out(metadata={"dstl/keys": [...]}), or give that output an IO manager of its own (io_manager_key)'
+    )
 
 
 def _is_no_comparison_of_versions(line: logging.LogRecord) -> bool:
@@ -320,7 +328,7 @@ def _handed_on(upstream: dg.OutputContext, instance: dg.DagsterInstance) -> Any:
         about: Any = handled.event_specific_data
         value = about.metadata.get(_handed_on_as(upstream))
         if (handled.step_key, about.output_name) == (upstream.step_key, upstream.name) and value is not None:
-            return value.value
+            return value.value["value"]
     raise NotFoundError(f"output {upstream.name!r} of step {upstream.step_key} is not in the run's events")
 
 

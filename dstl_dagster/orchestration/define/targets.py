@@ -41,10 +41,10 @@ class _Name(NamedTuple):
 
     @classmethod
     def of_op(cls, context: dg.OutputContext) -> _Name:
-        """`job/op/output`, in the characters that a job's name has."""
+        """`job.op.output`; a step's key has the graphs around its op, and the mapping key behind it."""
         parts = [context.job_name, context.step_key, context.name, *filter(None, [context.mapping_key])]
-        letters = [re.sub(r"[^A-Za-z0-9_-]+", "_", part).strip("_") for part in parts]
-        return cls(f"output {'/'.join(parts)}", ".".join(letters), letters[1])
+        names = re.findall(r"\w+", ".".join(parts))
+        return cls(f"output {'/'.join(parts)}", ".".join(names).lstrip("_"), context.step_key)
 
 
 @dataclass(frozen=True)
