@@ -90,7 +90,7 @@ def write_frame(
     if deleted is not None:
         flags = _flags(table, deleted, what)
         table = table.drop_columns([deleted])
-    table = fitted_rows(_with_keys(table, keys, known, rows, what), known, what)
+    table = fitted_rows(_with_keys(table, keys, known, what), known, what)
     state = StateToWrite.of(
         batch,
         operator,
@@ -243,7 +243,7 @@ def _new_rows(rows: Any, schema: StateSchema, known: StateSchema | None, what: s
     table = as_table(rows, what)
     table = table.rename_columns([*spelled(table.column_names, schema.key_columns, case_sensitive=False)])
     refuse_alike(table.column_names, what)
-    table = stored_rows(_with_keys(table, schema.key_columns, known, rows, what), what)
+    table = stored_rows(_with_keys(table, schema.key_columns, known, what), what)
     for name in schema.key_columns:
         fitted = fitted_column(table.column(name), schema.columns.field(name).type, name, what)
         table = table.set_column(table.column_names.index(name), name, fitted)
@@ -302,9 +302,7 @@ def _flags(table: pa.Table, deleted: object, what: str) -> pa.ChunkedArray:
     return fitted_column(column, pa.bool_(), deleted, what)
 
 
-def _with_keys(
-    table: pa.Table, keys: Sequence[str], known: StateSchema | None, rows: Any, what: str
-) -> pa.Table:
+def _with_keys(table: pa.Table, keys: Sequence[str], known: StateSchema | None, what: str) -> pa.Table:
     """The table, which has all key columns; an empty one of a state that exists needs none."""
     for name in keys:
         if name in table.column_names:
@@ -312,10 +310,5 @@ def _with_keys(
         if known is not None and name in known.key_columns and not table.num_rows:
             table = table.append_column(name, pa.nulls(0))
             continue
-        if name in getattr(getattr(rows, "index", None), "names", ()):
-            raise InvalidInputError(
-                f"{what}: key column {name!r} is the frame's index, which is not stored: return "
-                "frame.reset_index()"
-            )
         raise InvalidInputError(f"{what}: key column {name!r} is not among the columns {table.column_names}")
     return table

@@ -32,8 +32,9 @@ def as_table(rows: Any, what: str) -> pa.Table:
     Args:
         what: names the rows in errors, as in `state of operator 'totals'`.
 
-    Raises: InvalidInputError for an object that is no rows, a column name that occurs twice, and a column
-    that its library cannot hand over. An error of a lazy computation itself is its library's.
+    Raises: InvalidInputError for an object that is no rows, a column name that occurs twice, a named index of
+    pandas that is no column as well, and a column that its library cannot hand over. An error of a lazy
+    computation itself is its library's.
     """
     library = type(rows).__module__.partition(".")[0]
     if library == "pandas" and hasattr(rows, "columns"):
@@ -80,6 +81,12 @@ def _of_pandas(frame: Any, what: str) -> pa.Table:
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
         raise _named_twice(twice, what)
+    lost = next((name for name in frame.index.names if name is not None and str(name) not in names), None)
+    if lost is not None:
+        raise InvalidInputError(
+            f"{what}: {lost!r} is the frame's index, which is not stored: return frame.reset_index(), or "
+            "frame.reset_index(drop=True) to leave it out"
+        )
     columns = []
     for place, name in enumerate(names):
         series = frame.iloc[:, place]

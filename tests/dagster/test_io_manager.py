@@ -175,6 +175,11 @@ def test_a_day_that_is_refused_is_not_shown_as_failed(tmp_path: Path, instance: 
             pa.table({"a": [1]}),
             "operator 'wrong': update of column 'b' by 'old.b + new.c': there is no column new.c",
         ),
+        (
+            {"dstl/keys": ["a"]},
+            pd.DataFrame({"a": [1], "b": [2]}).set_index("b"),
+            "operator 'wrong': 'b' is the frame's index, which is not stored: return frame.reset_index()",
+        ),
     ],
 )
 def test_a_mistake_is_told_in_a_sentence(
