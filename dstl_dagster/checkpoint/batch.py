@@ -49,7 +49,6 @@ from dstl_dagster.storage import (
     Cost,
     CostMeter,
     RunningCost,
-    server_time,
 )
 from dstl_dagster.timeline import Attempt, BatchKeyLike
 
@@ -146,7 +145,7 @@ class Batch:
         )
         batch = cls(coordinator, attempt, parent, clock=clock, claim=claim, trigger=cost.so_far())
         batch._began_seconds = began_seconds
-        server_now = server_time(coordinator.store)  # in an answer of just now
+        server_now = coordinator.store.server_time()  # in an answer of just now
         batch._ahead = None if server_now is None else clock.now() - server_now
         return batch
 

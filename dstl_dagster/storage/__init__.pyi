@@ -17,23 +17,19 @@ from dstl_dagster.storage.base import (
     ABSENT as ABSENT,
     ANY as ANY,
     MAX_COMPOSE_SOURCES as MAX_COMPOSE_SOURCES,
-    BatchDeletingStore as BatchDeletingStore,
     Buffer as Buffer,
     Generation as Generation,
-    InspectableStore as InspectableStore,
     ObjectReader as ObjectReader,
     ObjectStat as ObjectStat,
     ObjectStore as ObjectStore,
     ObjectWriter as ObjectWriter,
     Precondition as Precondition,
     RangeReader as RangeReader,
-    ShortListingStore as ShortListingStore,
     Source as Source,
-    open_ranges as open_ranges,
-    server_time as server_time,
+    StoreCapabilities as StoreCapabilities,
+    each_deleted as each_deleted,
 )
-from dstl_dagster.storage.base import StoreCapabilities as StoreCapabilities
-from dstl_dagster.storage.batching import delete_each as delete_each, each_deleted as each_deleted
+from dstl_dagster.storage.batching import delete_each as delete_each
 from dstl_dagster.storage.copies import Origin as Origin, generation_of_copy as generation_of_copy
 from dstl_dagster.storage.gcs.store import GCSObjectStore as GCSObjectStore
 from dstl_dagster.storage.local.file_ranges import FileRanges as FileRanges

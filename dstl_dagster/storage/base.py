@@ -1,9 +1,8 @@
 """The contract of an object store: the promises to the layers above, and nothing of how they are met.
 
-Owns the vocabulary (`ObjectStat`, `Precondition`, `Source`, `ObjectStore`), and the abilities that a store
-declares: callers choose by these, and by no store's type, URI or pace. Does not own retries
-(`policy.retry`), what to believe after a lost answer (`readback`), or the names of our objects
-(`format.names`).
+Owns the vocabulary (`ObjectStat`, `Precondition`, `Source`, `ObjectStore`), and what a store declares:
+callers choose by that, and by no store's type, URI or pace. Does not own retries (`policy.retry`), what to
+believe after a lost answer (`readback`), or the names of our objects (`format.names`).
 
 The model is Google Cloud Storage's: an object is immutable bytes under a name; writing the name again
 makes a new *generation*; a read that follows a write sees it; a write, compose or copy becomes visible whole
@@ -15,49 +14,39 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from types import MappingProxyType
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from dstl_dagster.errors import ConflictError, InvalidInputError
+from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError
+
+if TYPE_CHECKING:
+    from dstl_dagster.storage.accounting.cost import CostMeter
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreCapabilities:
     """Frozen, and the same for the life of a store, but for `batch_deletes`.
 
-    The defaults hold for any bucket behind a network. A new field gets a default that is true of every store,
-    so that older declarations stay true.
+    The defaults hold for any bucket behind a network.
 
     Attributes:
-        is_local: a request is a system call of this machine: make it where you are, cache nothing. Else there
-            is a network in between: batch, cache, and keep several in flight.
+        is_local: a request is a system call of this machine: make it where you are, cache nothing, list no
+            more than you need. Else there is a network in between: batch, cache, and keep several in flight.
         max_useful_threads: so many requests in flight at once, and no more, are faster than one after the
             other; `None`: as many as the caller can afford.
-        open_ranges: it is an `OpeningStore`: an object is found once, and its ranges are read from then on
-            without looking for it again.
-        inspect_bucket: it is an `InspectableStore`: its bucket's settings, and what the credentials may do
-            there, can be seen.
         nested_names: a name cannot be an object and a folder of others at once, as in a file system; `out`
             and `out/part-1` exclude each other.
-        tells_time: it is a `TimedStore`: the clock that stamps its objects is known without a request.
-        batch_deletes: it is a `BatchDeletingStore`: one request deletes many objects. False once the service
-            has refused one.
+        batch_deletes: `delete_all` is one request. False once the service has refused one.
         seconds_between_updates: a change or deletion of an object sooner than this after its last change may
             be refused for the moment (`UnavailableError`); 0: no such limit is known.
-        counts_requests: it is a `CountingStore`: it counts its own requests, retries included.
-        short_lists: it is a `ShortListingStore`: a listing of the first few names costs no whole page.
     """
 
     is_local: bool = False
     max_useful_threads: int | None = None
-    open_ranges: bool = False
-    inspect_bucket: bool = False
     nested_names: bool = False
-    tells_time: bool = False
     batch_deletes: bool = False
     seconds_between_updates: float = 0.0
-    counts_requests: bool = False
-    short_lists: bool = False
 
     def __post_init__(self) -> None:
         if self.max_useful_threads is not None and self.max_useful_threads < 1:
@@ -214,7 +203,7 @@ class ObjectStore(Protocol):
 
     Names are non-empty text of at most 1,024 UTF-8 bytes, without NUL, CR or LF; `/` separates
     levels by convention only. All methods may be called from any thread. A store is not pickled: another
-    process opens its `uri`.
+    process opens its `uri`. A store that derives from this class inherits the methods with a body.
 
     Errors: NotFoundError, ConflictError, InvalidInputError (a name or
     argument the store cannot take), UnavailableError (may be repeated; the outcome of a change is
@@ -223,10 +212,8 @@ class ObjectStore(Protocol):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """The abilities that callers choose by; the same value each time, but for `batch_deletes`.
-
-        A store that does not say derives from this class and inherits the default: a bucket behind a
-        network, without optional abilities.
+        """What callers choose by; the same value each time, but for `batch_deletes`. By default a bucket
+        behind a network.
         """
         return StoreCapabilities()
 
@@ -306,6 +293,13 @@ class ObjectStore(Protocol):
         """A stream from `start`. Later reads stay on the generation that was opened, or fail."""
         ...
 
+    def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader | None:
+        """The generation that is live now, held open, so that each range need not find it again; `None` where
+        the store holds no object open. Raises: as `get_range`.
+        """
+        del name, generation
+        return None
+
     def list(self, prefix: str = "", *, start_offset: str | None = None) -> Iterator[ObjectStat]:
         """Live objects whose names begin with `prefix`, ascending, from `start_offset` (inclusive) on.
 
@@ -313,6 +307,10 @@ class ObjectStore(Protocol):
         that is live throughout is listed exactly once; one created or deleted meanwhile, at most once.
         """
         ...
+
+    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
+        """The first `count` objects of `list` (1 to 1,000), fewer only if there are no more. One request."""
+        return [*islice(self.list(prefix, start_offset=start_offset), count)]
 
     def compose(
         self,
@@ -353,88 +351,60 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Free connections and threads. May be called again."""
-        ...
-
-
-class OpeningStore(ObjectStore, Protocol):
-    """A store that declares `open_ranges`: finding an object costs about what reading a range of it does."""
-
-    def open_ranges(self, name: str, *, generation: int | None = None) -> RangeReader:
-        """The generation that is live now, held open. Raises: as `ObjectStore.get_range`."""
-        ...
-
-
-class InspectableStore(ObjectStore, Protocol):
-    """A store that declares `inspect_bucket`."""
-
-    def bucket_resource(self) -> Mapping[str, Any]:
-        """The bucket's settings, as GCS's JSON API words them. Needs the permission storage.buckets.get."""
-        ...
-
-    def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
-        """Those of `wanted` that the credentials do not have here. Needs no permission itself."""
-        ...
-
-
-class TimedStore(ObjectStore, Protocol):
-    """A store that declares `tells_time`."""
-
-    def server_time(self) -> datetime | None:
-        """The clock behind `ObjectStat.updated`, as of the newest answer: never ahead of it. No request.
-
-        `None` before the first answer.
-        """
-        ...
-
-
-class BatchDeletingStore(ObjectStore, Protocol):
-    """A store that declares `batch_deletes`."""
-
     def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
-        """`delete` of each of at most 100 objects, in one request; one answer each, in their order.
+        """`delete` of each of at most 100 objects; one answer each, in their order.
 
         Each part succeeds or fails by itself, and a `ConflictError` is returned instead of raised. Not
         atomic: if it is killed or raises, any of the objects may be gone.
 
         Raises: as `delete`, once every other part has been carried out.
         """
-        ...
+        return each_deleted(self, objects)
 
+    def server_time(self) -> datetime | None:
+        """The clock behind `ObjectStat.updated`, as of the newest answer: never ahead of it. No request.
 
-class Meter(Protocol):
-    """Takes what was requested, as an `accounting.cost.Cost`. Any thread."""
-
-    def add(self, cost: Any, /) -> None: ...
-
-
-class CountingStore(ObjectStore, Protocol):
-    """A store that declares `counts_requests`. Callers use `metered`, which counts any store."""
-
-    def counted_by(self, meter: Meter) -> ObjectStore:
-        """A store on the same objects whose requests, retries included, count in `meter` too.
-
-        So do those of the stores that it gives (`in_bucket`).
+        `None` before the first answer, and where the store does not say.
         """
-        ...
-
-
-class ShortListingStore(ObjectStore, Protocol):
-    """A store that declares `short_lists`."""
-
-    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
-        """The first `count` objects of `list` (1 to 1,000), fewer only if there are no more. One request."""
-        ...
-
-
-def server_time(store: ObjectStore) -> datetime | None:
-    """`TimedStore.server_time`; `None` where the store does not report the time."""
-    return cast("TimedStore", store).server_time() if store.capabilities.tells_time else None
-
-
-def open_ranges(store: ObjectStore, name: str, *, generation: int | None = None) -> RangeReader | None:
-    """`OpeningStore.open_ranges`; `None` where the store keeps no object open."""
-    if not store.capabilities.open_ranges:
         return None
-    return cast("OpeningStore", store).open_ranges(name, generation=generation)
+
+    def bucket_resource(self) -> Mapping[str, Any] | None:
+        """The bucket's settings, as GCS's JSON API words them; `None` where there are none to be seen. Needs
+        the permission storage.buckets.get.
+        """
+        return None
+
+    def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
+        """Those of `wanted` that the credentials do not have here. Needs no permission itself."""
+        del wanted
+        return ()
+
+    def counted_by(self, meter: CostMeter) -> ObjectStore | None:
+        """A store on the same objects whose requests, retries included, count in `meter` too, and those of
+        the stores that it gives (`in_bucket`); `None` where it counts none. Callers use `metered`, which
+        counts any store.
+        """
+        del meter
+        return None
+
+    def close(self) -> None:
+        """Free connections and threads. May be called again."""
+        ...
+
+
+def each_deleted(
+    store: ObjectStore, objects: Sequence[tuple[str, Precondition]]
+) -> list[bool | ConflictError]:
+    """`ObjectStore.delete_all` by single deletions. Raises: the first other error, after all."""
+    answers: list[bool | ConflictError] = []
+    failure: DstlError | None = None
+    for name, precondition in objects:
+        try:
+            answers.append(store.delete(name, precondition=precondition))
+        except ConflictError as error:
+            answers.append(error)
+        except DstlError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return answers

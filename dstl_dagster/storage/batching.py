@@ -1,7 +1,7 @@
 """Many deletions with few requests, in batches.
 
-Owns when that is worth while, and a batch of single deletions. Does not own what may be deleted, or how a
-batch is sent (`BatchDeletingStore`).
+Owns when that is worth while. Does not own what may be deleted, or how a batch is sent
+(`ObjectStore.delete_all`).
 """
 
 from __future__ import annotations
@@ -9,16 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import cast
 
 from dstl_dagster.concurrency import in_order
-from dstl_dagster.errors import ConflictError, DstlError
-from dstl_dagster.storage.base import (
-    MAX_BATCH_DELETES,
-    BatchDeletingStore,
-    ObjectStore,
-    Precondition,
-)
+from dstl_dagster.errors import ConflictError
+from dstl_dagster.storage.base import MAX_BATCH_DELETES, ObjectStore, Precondition, each_deleted
 
 
 def delete_each(
@@ -35,27 +29,9 @@ def delete_each(
     def delete_part(part: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
         # One alone needs no envelope.
         if store.capabilities.batch_deletes and len(part) > 1:
-            return cast("BatchDeletingStore", store).delete_all(part)
+            return store.delete_all(part)
         return each_deleted(store, part)
 
     with closing(in_order([partial(delete_part, part) for part in parts], threads, "dstl-delete")) as results:
         for answers in results:
             yield from answers
-
-
-def each_deleted(
-    store: ObjectStore, objects: Sequence[tuple[str, Precondition]]
-) -> list[bool | ConflictError]:
-    """`BatchDeletingStore.delete_all` by single deletions. Raises: the first other error, after all."""
-    answers: list[bool | ConflictError] = []
-    failure: DstlError | None = None
-    for name, precondition in objects:
-        try:
-            answers.append(store.delete(name, precondition=precondition))
-        except ConflictError as error:
-            answers.append(error)
-        except DstlError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    return answers

@@ -27,8 +27,8 @@ from dstl_dagster.storage.base import (
     Precondition,
     RangeReader,
     Source,
+    each_deleted,
 )
-from dstl_dagster.storage.batching import each_deleted
 from dstl_dagster.storage.wrapper import WrapperStore
 
 
@@ -145,7 +145,7 @@ class _MovedBucket(WrapperStore):
     def get_range(self, name: str, start: int, length: int, **options: Any) -> bytes | memoryview:
         return self._inner.get_range(self._there(name), start, length, **options)
 
-    def open_ranges(self, name: str, **options: Any) -> RangeReader:
+    def open_ranges(self, name: str, **options: Any) -> RangeReader | None:
         return super().open_ranges(self._there(name), **options)
 
     def open_read(self, name: str, **options: Any) -> ObjectReader:

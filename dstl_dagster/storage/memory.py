@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import islice
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -30,8 +29,8 @@ from dstl_dagster.storage.base import (
     Precondition,
     Source,
     StoreCapabilities,
+    each_deleted,
 )
-from dstl_dagster.storage.batching import each_deleted
 
 PAGE_OBJECTS: Final = 1000
 
@@ -103,10 +102,10 @@ _private: WeakValueDictionary[str, MemoryAccount] = WeakValueDictionary()
 
 
 # It stands for a bucket: what runs over it takes the same ways as in production.
-_CAPABILITIES = StoreCapabilities(tells_time=True, batch_deletes=True, short_lists=True)
+_CAPABILITIES = StoreCapabilities(batch_deletes=True)
 
 
-class MemoryObjectStore:
+class MemoryObjectStore(ObjectStore):
     """A bucket in memory. Alone it is private; its `uri` opens it again while any store on it lives.
 
     Args:
@@ -269,9 +268,6 @@ class MemoryObjectStore:
                 return
             # The least name above the last one listed.
             position = page[-1].stat.name.encode() + b"\0"
-
-    def list_first(self, prefix: str, count: int, *, start_offset: str | None = None) -> Sequence[ObjectStat]:
-        return list(islice(self.list(prefix, start_offset=start_offset), count))
 
     # -- compose, copy, delete
 

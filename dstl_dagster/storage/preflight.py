@@ -14,21 +14,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.format.crc32c import crc32c
-from dstl_dagster.storage.base import (
-    ABSENT,
-    ANY,
-    BatchDeletingStore,
-    Generation,
-    InspectableStore,
-    ObjectStat,
-    ObjectStore,
-    Source,
-)
+from dstl_dagster.storage.base import ABSENT, ANY, Generation, ObjectStat, ObjectStore, Source
 
 WANTED_PERMISSIONS = (
     "storage.objects.create",
@@ -88,11 +79,8 @@ def check_store(
         progress: called with each step before it starts.
         mounts: the machine's mounts, as in Linux's `/proc/self/mountinfo`; None: read from there.
     """
-    findings: list[Finding] = []
-    if store.capabilities.inspect_bucket:
-        progress("checking permissions and settings")
-        findings.extend(_look_at_bucket(cast("InspectableStore", store), checkpoint_retention))
-    findings.extend(_look_at_mount(store, mounts))
+    progress("checking permissions and settings")
+    findings = [*_look_at_bucket(store, checkpoint_retention), *_look_at_mount(store, mounts)]
     if write_probe and not any(finding.severity is Severity.ERROR for finding in findings):
         progress("writing, listing, composing, copying and deleting small objects")
         findings.extend(probe_store(store))
@@ -206,7 +194,7 @@ def _judge_lifecycle(
             )
 
 
-def _look_at_bucket(store: InspectableStore, checkpoint_retention: timedelta | None) -> Iterator[Finding]:
+def _look_at_bucket(store: ObjectStore, checkpoint_retention: timedelta | None) -> Iterator[Finding]:
     try:
         missing = store.missing_permissions(WANTED_PERMISSIONS)
     except NotFoundError as error:
@@ -236,7 +224,7 @@ def _look_at_bucket(store: InspectableStore, checkpoint_retention: timedelta | N
             f"need): soft delete, versioning, retention and lifecycle were not checked. {error.message}",
         )
     else:
-        yield from judge_bucket(resource, checkpoint_retention)
+        yield from () if resource is None else judge_bucket(resource, checkpoint_retention)
 
 
 def _look_at_mount(store: ObjectStore, mounts: str | None) -> Iterator[Finding]:
@@ -352,14 +340,13 @@ def _probe_copy(store: ObjectStore, whole: str, copied: str) -> Iterator[Finding
 
 
 def _probe_batch(store: ObjectStore, probe_names: Sequence[str]) -> Iterator[Finding]:
-    declared = store.capabilities
-    if declared.batch_deletes:
-        cast("BatchDeletingStore", store).delete_all([(name, ANY) for name in probe_names])
-        if not store.capabilities.batch_deletes:
-            yield _note(
-                "no_batches",
-                "the service takes no batches of deletions: clean-up makes a request for each object",
-            )
+    takes_batches = store.capabilities.batch_deletes
+    store.delete_all([(name, ANY) for name in probe_names])
+    if takes_batches and not store.capabilities.batch_deletes:
+        yield _note(
+            "no_batches",
+            "the service takes no batches of deletions: clean-up makes a request for each object",
+        )
 
 
 def _probe_listing(store: ObjectStore, made: Mapping[str, ObjectStat]) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """All bytes of one object, from its beginning to its end, for readers that need them once.
 
 Owns how large a request is, and that the next one is made while the last part is used. Does not own ranges of
-an object (`OpeningStore`, `changelog`), nor what the bytes are compared with.
+an object (`ObjectStore.open_ranges`, `changelog`), nor what the bytes are compared with.
 """
 
 from __future__ import annotations

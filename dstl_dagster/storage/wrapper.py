@@ -1,11 +1,11 @@
 """A store around a store: everything is forwarded, and a subclass overrides what it is about.
 
-Owns the forwarding, so that a wrapper never loses a method, an optional ability or a declared capability.
+Owns the forwarding, so that a wrapper never loses a method or a declared capability.
 Does not own any behaviour of its own.
 
 A wrapper that changes what its inner store declares (a simulated network, say) overrides `capabilities`. One
-that overrides `get_range` or `open_write` for the sake of every byte overrides `open_ranges` as well, or
-declares that it has none. Keywords are passed on as they come: the contract is in `base`.
+that overrides `get_range` or `open_write` for the sake of every byte overrides `open_ranges` as well.
+Keywords are passed on as they come: the contract is in `base`.
 """
 
 from __future__ import annotations
@@ -13,27 +13,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from dstl_dagster.errors import ConflictError
 from dstl_dagster.storage.base import (
-    BatchDeletingStore,
     Buffer,
-    CountingStore,
-    InspectableStore,
-    Meter,
     ObjectReader,
     ObjectStat,
     ObjectStore,
     ObjectWriter,
-    OpeningStore,
     Precondition,
     RangeReader,
-    ShortListingStore,
     Source,
     StoreCapabilities,
-    TimedStore,
 )
+
+if TYPE_CHECKING:
+    from dstl_dagster.storage.accounting.cost import CostMeter
 
 
 def unwrapped(store: ObjectStore) -> ObjectStore:
@@ -44,7 +40,7 @@ def unwrapped(store: ObjectStore) -> ObjectStore:
 
 
 class WrapperStore:
-    """An `ObjectStore` that forwards to another, its optional abilities included. Any thread."""
+    """An `ObjectStore` that forwards to another. Any thread."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
@@ -103,8 +99,8 @@ class WrapperStore:
     def get_range(self, name: str, start: int, length: int, **options: Any) -> bytes | memoryview:
         return self._inner.get_range(name, start, length, **options)
 
-    def open_ranges(self, name: str, **options: Any) -> RangeReader:
-        return cast("OpeningStore", self._inner).open_ranges(name, **options)
+    def open_ranges(self, name: str, **options: Any) -> RangeReader | None:
+        return self._inner.open_ranges(name, **options)
 
     def open_read(self, name: str, **options: Any) -> ObjectReader:
         return self._inner.open_read(name, **options)
@@ -113,7 +109,7 @@ class WrapperStore:
         return self._inner.list(prefix, **options)
 
     def list_first(self, prefix: str, count: int, **options: Any) -> Sequence[ObjectStat]:
-        return cast("ShortListingStore", self._inner).list_first(prefix, count, **options)
+        return self._inner.list_first(prefix, count, **options)
 
     def compose(self, sources: Sequence[Source], target: str, **options: Any) -> ObjectStat:
         return self._inner.compose(sources, target, **options)
@@ -128,19 +124,20 @@ class WrapperStore:
         return self._inner.delete(name, **options)
 
     def delete_all(self, objects: Sequence[tuple[str, Precondition]]) -> Sequence[bool | ConflictError]:
-        return cast("BatchDeletingStore", self._inner).delete_all(objects)
+        return self._inner.delete_all(objects)
 
-    def counted_by(self, meter: Meter) -> ObjectStore:
-        return self._around(cast("CountingStore", self._inner).counted_by(meter))
+    def counted_by(self, meter: CostMeter) -> ObjectStore | None:
+        counted = self._inner.counted_by(meter)
+        return None if counted is None else self._around(counted)
 
     def server_time(self) -> datetime | None:
-        return cast("TimedStore", self._inner).server_time()
+        return self._inner.server_time()
 
-    def bucket_resource(self) -> Mapping[str, Any]:
-        return cast("InspectableStore", self._inner).bucket_resource()
+    def bucket_resource(self) -> Mapping[str, Any] | None:
+        return self._inner.bucket_resource()
 
     def missing_permissions(self, wanted: Sequence[str]) -> Sequence[str]:
-        return cast("InspectableStore", self._inner).missing_permissions(wanted)
+        return self._inner.missing_permissions(wanted)
 
     def close(self) -> None:
         self._inner.close()

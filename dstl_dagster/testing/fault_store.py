@@ -200,9 +200,10 @@ class FaultStore(WrapperStore):
     def get_range(self, name: str, start: int, length: int, **options: Any) -> bytes | memoryview:
         return self._run("get_range", name, lambda: self._inner.get_range(name, start, length, **options))
 
-    def open_ranges(self, name: str, **options: Any) -> RangeReader:
+    def open_ranges(self, name: str, **options: Any) -> RangeReader | None:
         forward = super().open_ranges
-        return _FaultRanges(self, name, self._run("open_ranges", name, lambda: forward(name, **options)))
+        inner = self._run("open_ranges", name, lambda: forward(name, **options))
+        return None if inner is None else _FaultRanges(self, name, inner)
 
     def open_read(self, name: str, **options: Any) -> ObjectReader:
         reader = self._run("open_read", name, lambda: self._inner.open_read(name, **options))

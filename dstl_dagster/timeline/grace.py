@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from dstl_dagster.format import JobNames
-from dstl_dagster.storage import ANY, ObjectStore, server_time
+from dstl_dagster.storage import ANY, ObjectStore
 
 
 class GraceClock:
@@ -79,7 +79,7 @@ class GraceClock:
 
     def _server_now(self) -> datetime:
         if self._now is None:
-            self._now = server_time(self._store)
+            self._now = self._store.server_time()
         if self._now is None:
             self._now = self._store.put(self._names.server_clock, b"", precondition=ANY).updated
             self._wrote = True

@@ -7,13 +7,12 @@ records that are missing (`lost`). Reads the timeline, which nothing did until s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from dstl_dagster.errors import DstlError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.format import JOBS_PREFIX, JobNames, nearest, validated_job
-from dstl_dagster.storage import ObjectStore, ShortListingStore
+from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline.attempt import is_attempt_of
 from dstl_dagster.timeline.records import TimelineRecord
 from dstl_dagster.timeline.timeline import Timeline
@@ -43,10 +42,7 @@ def _found(store: ObjectStore) -> Iterator[str]:
 
 def first_name(store: ObjectStore, prefix: str, offset: str | None = None) -> str | None:
     """The first object under a prefix, from `offset` on; `None` if there is none. One listing."""
-    if store.capabilities.short_lists:
-        short = cast("ShortListingStore", store)
-        return next((stat.name for stat in short.list_first(prefix, 1, start_offset=offset)), None)
-    return next((stat.name for stat in store.list(prefix, start_offset=offset)), None)
+    return next((stat.name for stat in store.list_first(prefix, 1, start_offset=offset)), None)
 
 
 def _is_job(name: str) -> bool:

@@ -24,13 +24,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
 from itertools import islice
-from typing import cast
 
 from dstl_dagster.concurrency import both, gather
 from dstl_dagster.errors import DstlError, FormatError, NotFoundError
 from dstl_dagster.format import JobNames
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
-from dstl_dagster.storage import ANY, ObjectStat, ObjectStore, ShortListingStore
+from dstl_dagster.storage import ANY, ObjectStat, ObjectStore
 from dstl_dagster.timeline.lost import hole, lost
 from dstl_dagster.timeline.record_codec import copy_of_record, decode_record
 from dstl_dagster.timeline.records import Snapshot, TimelineRecord, timeline_id_of
@@ -155,13 +154,10 @@ class TailReader:
 
     def first_behind(self, slot: int) -> int | None:
         """The first slot that exists after `slot` (exclusive). One listing."""
-        if self._store.capabilities.short_lists:
-            offset = self.names.slots_from(slot + 1)
-            short = cast("ShortListingStore", self._store)
-            found = short.list_first(self.names.timeline_prefix, 1, start_offset=offset)
-            if not found or self._slots_of(found):
-                return next(iter(self._slots_of(found)), None)
-        return next(iter(self._listed(slot)), None)
+        offset = self.names.slots_from(slot + 1)
+        found = self._store.list_first(self.names.timeline_prefix, 1, start_offset=offset)
+        own = self._slots_of(found) or (self._listed(slot) if found else {})
+        return next(iter(own), None)
 
     def read_behind(self, slot: int) -> Iterator[TimelineRecord]:
         """The records after `slot` (exclusive) that a listing finds, up to the first gap, in order."""
@@ -186,10 +182,10 @@ class TailReader:
             return None
 
     def _first_slots(self) -> list[ObjectStat] | None:
-        """All slots, if they are so few that one short listing shows it; else, or if it cannot, `None`."""
-        if not self._store.capabilities.short_lists:
+        """All slots, if they are so few that one short listing shows it; else, or in a folder, `None`."""
+        if self._store.capabilities.is_local:
             return None
-        found = cast("ShortListingStore", self._store).list_first(self.names.timeline_prefix, _FIRST_SLOTS)
+        found = self._store.list_first(self.names.timeline_prefix, _FIRST_SLOTS)
         return None if len(found) == _FIRST_SLOTS else [*found]
 
     def _know_root(self, stats: Sequence[ObjectStat]) -> None:

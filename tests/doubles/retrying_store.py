@@ -70,9 +70,10 @@ class RetryingStore(WrapperStore):
     def get_range(self, name: str, start: int, length: int, **options: Any) -> bytes | memoryview:
         return self._retries.run(lambda _: self._inner.get_range(name, start, length, **options))
 
-    def open_ranges(self, name: str, **options: Any) -> RangeReader:
+    def open_ranges(self, name: str, **options: Any) -> RangeReader | None:
         forward = super().open_ranges
-        return _RetryingRanges(self._retries.run(lambda _: forward(name, **options)), self._retries)
+        inner = self._retries.run(lambda _: forward(name, **options))
+        return None if inner is None else _RetryingRanges(inner, self._retries)
 
     def open_read(self, name: str, **options: Any) -> ObjectReader:
         reader = self._retries.run(lambda _: self._inner.open_read(name, **options))

@@ -16,7 +16,7 @@ from dstl_dagster.changelog.reader.read_plan import END_BYTES, REQUEST_BYTES, Sp
 from dstl_dagster.concurrency import ReadAhead, Submit
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.handles import StreamStateHandle
-from dstl_dagster.storage import ObjectStore, RangeReader, generation_of_copy, open_ranges
+from dstl_dagster.storage import ObjectStore, RangeReader, generation_of_copy
 
 Octets = bytes | memoryview
 _T = TypeVar("_T")
@@ -62,7 +62,7 @@ class StoredFile:
     @property
     def in_place(self) -> bool:
         """Whether ranges are read where they are: nothing is gained by expecting them."""
-        return self._store.capabilities.open_ranges
+        return self._store.capabilities.is_local
 
     def size_bytes(self) -> int:
         if self._size_bytes is None:
@@ -171,7 +171,7 @@ class StoredFile:
         self._held = [(span, self._ahead.take())]
 
     def _read(self, start: int, length: int) -> Octets:
-        opened = self._ranges()
+        opened = self._ranges() if self.in_place else None
         if opened is not None:
             return opened.read_range(start, length)
         if self._forward and length < REQUEST_BYTES:
@@ -183,9 +183,9 @@ class StoredFile:
         return self._fetch(Span(start, length, length))
 
     def _ranges(self) -> RangeReader | None:
-        """The object held open, where the store declares that."""
+        """The object held open, where the store does that."""
         if self._opened is None:
-            self._opened = self._of_generation(partial(open_ranges, self._store, self._handle.name))
+            self._opened = self._of_generation(partial(self._store.open_ranges, self._handle.name))
         return self._opened
 
     def _fetch(self, span: Span) -> Octets:

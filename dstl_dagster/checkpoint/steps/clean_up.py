@@ -39,7 +39,6 @@ from dstl_dagster.storage import (
     ObjectStore,
     delete_each,
     let_settle,
-    server_time,
 )
 from dstl_dagster.timeline import (
     GraceClock,
@@ -210,7 +209,7 @@ class _Run:
         self._marks = marks
         self._mark = None if marks is None else marks.found
         self._began_at: TimelineView = timeline.seen()
-        self._began = server_time(job.store)
+        self._began = job.store.server_time()
         self._fates: AttemptFates | None = None
         self._roots: dict[int, str] = {}
 

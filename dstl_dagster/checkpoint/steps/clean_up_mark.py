@@ -79,10 +79,10 @@ class Marks:
         self.found: CleanUpMark | None = None
 
     def find(self) -> None:
-        """Sets `found` to the newest mark; to `None` on a store without a clock: a mark would
-        cost more there than it saves. One request.
+        """Sets `found` to the newest mark; to `None` in a folder: a mark would cost more there than it saves.
+        One request.
         """
-        if not self._store.capabilities.tells_time:
+        if self._store.capabilities.is_local:
             return
         self._there, self._written, self.found = [], None, None
         for stat in self._store.list(self._names.clean_up_prefix):

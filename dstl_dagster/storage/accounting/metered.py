@@ -2,19 +2,18 @@
 
 Owns how the calls of a store that makes no requests of its own (a folder, memory) are counted: as what they
 would be on a bucket. Does not own what a request is billed as (`accounting.cost`), nor the counting of a
-store that does make them (`CountingStore`): only that one sees its retries.
+store that does make them (`ObjectStore.counted_by`): only that one sees its retries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from dstl_dagster.errors import ConflictError, DstlError, InvalidInputError, NotFoundError
 from dstl_dagster.storage.accounting.cost import Cost, CostMeter, Operation
 from dstl_dagster.storage.base import (
     Buffer,
-    CountingStore,
     ObjectReader,
     ObjectStat,
     ObjectStore,
@@ -33,9 +32,7 @@ _REFUSALS = (ConflictError, InvalidInputError, NotFoundError)
 
 def metered(store: ObjectStore, meter: CostMeter) -> ObjectStore:
     """The same objects. Requests through the result count in `meter`, and wherever those of `store` do."""
-    if store.capabilities.counts_requests:
-        return cast("CountingStore", store).counted_by(meter)
-    return _MeteredStore(store, meter)
+    return store.counted_by(meter) or _MeteredStore(store, meter)
 
 
 class _MeteredStore(WrapperStore):
@@ -69,8 +66,9 @@ class _MeteredStore(WrapperStore):
     def get_range(self, name: str, start: int, length: int, **options: Any) -> bytes | memoryview:
         return _read(self._meter, lambda: self._inner.get_range(name, start, length, **options))
 
-    def open_ranges(self, name: str, **options: Any) -> RangeReader:
-        return _MeteredRanges(super().open_ranges(name, **options), self._meter)
+    def open_ranges(self, name: str, **options: Any) -> RangeReader | None:
+        inner = super().open_ranges(name, **options)
+        return None if inner is None else _MeteredRanges(inner, self._meter)
 
     def open_read(self, name: str, **options: Any) -> ObjectReader:
         inner = _counted(self._meter, Operation.READ, lambda: self._inner.open_read(name, **options))

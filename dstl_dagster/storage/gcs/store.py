@@ -31,8 +31,8 @@ from dstl_dagster.storage.base import (
     Precondition,
     Source,
     StoreCapabilities,
+    each_deleted,
 )
-from dstl_dagster.storage.batching import each_deleted
 from dstl_dagster.storage.gcs.batch_deletes import BatchesRefusedError, batch_delete
 from dstl_dagster.storage.gcs.client import server_time, shared_client
 from dstl_dagster.storage.gcs.json_api import GCSNames, content_type_of, generation_match, stat_of_resource
@@ -46,18 +46,11 @@ if TYPE_CHECKING:
 
 _SENDS = 3
 _SINGLE_REQUEST_BYTES = 8 * 1024 * 1024
-_CAPABILITIES = StoreCapabilities(
-    inspect_bucket=True,
-    tells_time=True,
-    batch_deletes=True,
-    seconds_between_updates=1.0,
-    counts_requests=True,
-    short_lists=True,
-)
+_CAPABILITIES = StoreCapabilities(batch_deletes=True, seconds_between_updates=1.0)
 _WITHOUT_BATCHES = replace(_CAPABILITIES, batch_deletes=False)
 
 
-class GCSObjectStore(GCSReading):
+class GCSObjectStore(GCSReading, ObjectStore):
     """One bucket, below an optional prefix. Any thread.
 
     Args:

@@ -56,12 +56,11 @@ _CAPABILITIES = StoreCapabilities(
     is_local=True,
     # No request waits for a network: more threads than cores would contend. Two overlap a sync with work.
     max_useful_threads=max(2, os.cpu_count() or 2),
-    open_ranges=True,
     nested_names=True,
 )
 
 
-class LocalObjectStore:
+class LocalObjectStore(ObjectStore):
     """The files under one folder of this machine; its one bucket is called `local`.
 
     Args:

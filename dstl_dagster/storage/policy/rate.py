@@ -26,7 +26,7 @@ from typing import Final
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.concurrency import after_fork
 from dstl_dagster.errors import UnavailableError
-from dstl_dagster.storage.base import ObjectStore, server_time
+from dstl_dagster.storage.base import ObjectStore
 
 MIN_RATE: Final = 5.0
 """Requests a second that a process may always begin: that hammers no service."""
@@ -199,7 +199,7 @@ def let_settle(store: ObjectStore, updated: Iterable[datetime], clock: Clock) ->
     reported to the second, rounded down: the wait is up to a second too long, never too short.
     """
     interval = store.capabilities.seconds_between_updates
-    now, newest = server_time(store), max(updated, default=None)
+    now, newest = store.server_time(), max(updated, default=None)
     if interval and now is not None and newest is not None:
         wait = interval - (now - newest).total_seconds()
         # No stamp is ahead of the clock that made it by more than the rounding, so this ends.

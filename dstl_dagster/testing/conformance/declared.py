@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from datetime import timedelta
-from typing import cast
 
 import pytest
 
@@ -15,17 +14,12 @@ from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError
 from dstl_dagster.storage import (
     ABSENT,
     ANY,
-    BatchDeletingStore,
     Cost,
     CostMeter,
     Generation,
-    InspectableStore,
     ObjectStore,
-    ShortListingStore,
     StoreCapabilities,
     metered,
-    open_ranges,
-    server_time,
 )
 from dstl_dagster.testing.conformance.fixtures import ConformanceFixtures
 
@@ -41,12 +35,11 @@ class DeclaredConformance(ConformanceFixtures):
         assert store.capabilities == declared
         assert store.in_bucket(store.bucket_name).capabilities == declared
 
-    def test_declared_ranges_stay_open(self, store: ObjectStore) -> None:
-        """A store that declares open ranges returns a reader that stays on its generation until closed."""
+    def test_open_ranges_stay_on_their_generation(self, store: ObjectStore) -> None:
+        """An object that a store holds open is read as it was opened, until closed."""
         payload = bytes(range(256)) * 16
         made = store.put("a", payload, precondition=ABSENT)
-        opened = open_ranges(store, "a", generation=made.generation)
-        assert (opened is not None) == store.capabilities.open_ranges
+        opened = store.open_ranges("a", generation=made.generation)
         if opened is None:
             return
         with closing(opened):
@@ -56,9 +49,9 @@ class DeclaredConformance(ConformanceFixtures):
             assert opened.read_range(250, 12) == payload[250:262]
             assert opened.read_range(len(payload) - 2, 9) == payload[-2:]
         with pytest.raises(NotFoundError):
-            open_ranges(store, "a", generation=made.generation)
+            store.open_ranges("a", generation=made.generation)
         with pytest.raises(NotFoundError):
-            open_ranges(store, "missing")
+            store.open_ranges("missing")
 
     def test_declared_nesting_holds(self, store: ObjectStore) -> None:
         """Only where names are paths does an object keep others from having its name for a folder."""
@@ -70,31 +63,26 @@ class DeclaredConformance(ConformanceFixtures):
         else:
             store.put("a/b", b"below", precondition=ABSENT)
 
-    def test_a_declared_bucket_can_be_seen(self, store: ObjectStore) -> None:
-        """A store that declares `inspect_bucket` returns its bucket's settings and missing permissions."""
-        if not store.capabilities.inspect_bucket:
-            return
-        bucket = cast("InspectableStore", store)
-        assert bucket.bucket_resource()["name"] == store.bucket_name
-        assert set(bucket.missing_permissions(["storage.objects.get"])) <= {"storage.objects.get"}
+    def test_a_bucket_can_be_seen(self, store: ObjectStore) -> None:
+        """A store returns the settings of its own bucket, if any, and which permissions are missing."""
+        resource = store.bucket_resource()
+        assert resource is None or resource["name"] == store.bucket_name
+        assert set(store.missing_permissions(["storage.objects.get"])) <= {"storage.objects.get"}
 
-    def test_a_declared_clock_is_never_ahead(self, store: ObjectStore) -> None:
+    def test_a_clock_is_never_ahead(self, store: ObjectStore) -> None:
         """The clock of a store is that of its stamps: not ahead of the next, and not stuck."""
         before = store.put("a", b"", precondition=ABSENT)
-        time_of_server = server_time(store)
-        assert (time_of_server is not None) == store.capabilities.tells_time
+        time_of_server = store.server_time()
         after = store.put("b", b"", precondition=ABSENT)
         if time_of_server is not None:
             assert before.updated - timedelta(seconds=2) <= time_of_server <= after.updated
 
-    def test_declared_batches_delete_each_by_itself(self, store: ObjectStore) -> None:
+    def test_batches_delete_each_by_itself(self, store: ObjectStore) -> None:
         """One answer for each object, in order; a conflict is an answer, and concerns its object alone."""
-        if not store.capabilities.batch_deletes:
-            return
         made = {name: store.put(name, b"x", precondition=ABSENT) for name in ("a", "b/c", "d")}
         objects = [(name, Generation(stat.generation)) for name, stat in made.items()]
         store.put("a", b"later", precondition=ANY)
-        conflict, *answers = cast("BatchDeletingStore", store).delete_all([*objects, ("e", ANY)])
+        conflict, *answers = store.delete_all([*objects, ("e", ANY)])
         assert isinstance(conflict, ConflictError)
         assert answers == [True, True, False]
         assert [stat.name for stat in store.list()] == ["a"]
@@ -113,16 +101,13 @@ class DeclaredConformance(ConformanceFixtures):
         store.put("b", b"beside", precondition=ABSENT)
         assert meter.cost == Cost(class_a=1, class_b=2, free=2, bytes_up=7, bytes_down=3, uploads=2)
 
-    def test_a_declared_short_list_is_the_beginning(self, store: ObjectStore) -> None:
+    def test_a_short_list_is_the_beginning(self, store: ObjectStore) -> None:
         """The beginning of a whole listing, metadata included; fewer objects only if there are no more."""
-        if not store.capabilities.short_lists:
-            return
         for number in range(5):
             store.put(f"a/{number}", b"x", precondition=ABSENT, metadata={"number": str(number)})
         store.put("b", b"x", precondition=ABSENT)
-        listing = cast("ShortListingStore", store)
         whole = list(store.list("a/", start_offset="a/1"))
-        assert list(listing.list_first("a/", 3, start_offset="a/1")) == whole[:3]
-        assert list(listing.list_first("a/", 9, start_offset="a/1")) == whole
-        assert [stat.metadata["number"] for stat in listing.list_first("a/", 1)] == ["0"]
-        assert list(listing.list_first("c", 9)) == []
+        assert list(store.list_first("a/", 3, start_offset="a/1")) == whole[:3]
+        assert list(store.list_first("a/", 9, start_offset="a/1")) == whole
+        assert [stat.metadata["number"] for stat in store.list_first("a/", 1)] == ["0"]
+        assert list(store.list_first("c", 9)) == []

@@ -22,7 +22,6 @@ from dstl_dagster.storage import (
     ObjectStore,
     StoreCapabilities,
     WrapperStore,
-    open_ranges,
 )
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.upload.scheduler import scheduler_from_config
@@ -51,7 +50,7 @@ def test_a_store_that_says_nothing_is_a_bucket_behind_a_network() -> None:
 
     assert Silent().capabilities == StoreCapabilities()
     assert not StoreCapabilities().is_local
-    assert open_ranges(Silent(), "a") is None
+    assert Silent().open_ranges("a") is None
 
 
 def test_useful_threads() -> None:
@@ -117,7 +116,7 @@ def test_open_ranges_meet_faults(tmp_path: Path) -> None:
     """A wrapped object that is kept open is read through the wrapper, byte for byte."""
     store = FaultStore(LocalObjectStore(tmp_path, durable=False))
     store.put("a", b"0123456789", precondition=ABSENT)
-    opened = open_ranges(store, "a")
+    opened = store.open_ranges("a")
     assert opened is not None
     assert opened.read_range(2, 3) == b"234"
     opened.close()

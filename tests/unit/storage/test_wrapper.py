@@ -18,13 +18,9 @@ from dstl_dagster.storage import (
     WrapperStore,
 )
 from dstl_dagster.storage.base import (
-    BatchDeletingStore,
-    CountingStore,
-    InspectableStore,
     ObjectReader,
+    ObjectStore,
     ObjectWriter,
-    OpeningStore,
-    TimedStore,
 )
 from dstl_dagster.storage.wrapper import WrapperRanges, WrapperReader, WrapperWriter, unwrapped
 from dstl_dagster.testing.fault_store import FaultStore
@@ -47,11 +43,7 @@ def members(protocol: type) -> list[str]:
 CASES = [
     pytest.param(protocol, wrapper, name, id=f"{protocol.__name__}.{name}")
     for protocol, wrapper in (
-        (OpeningStore, WrapperStore),
-        (InspectableStore, WrapperStore),
-        (TimedStore, WrapperStore),
-        (BatchDeletingStore, WrapperStore),
-        (CountingStore, WrapperStore),
+        (ObjectStore, WrapperStore),
         (ObjectWriter, WrapperWriter),
         (ObjectReader, WrapperReader),
         (RangeReader, WrapperRanges),
