@@ -37,6 +37,7 @@ from dstl_dagster.timeline.records import (
     Subsumed as Subsumed,
     TimelineRecord as TimelineRecord,
 )
+from dstl_dagster.timeline.replay import next_view as next_view
 from dstl_dagster.timeline.timeline import DROP_WAIT_SECONDS as DROP_WAIT_SECONDS, Timeline as Timeline
 from dstl_dagster.timeline.view import (
     CheckpointEntry as CheckpointEntry,

@@ -1,16 +1,18 @@
 """A record's bytes: one JSON document in the common envelope, as specified in `format/README.md`.
 
-Owns encoding and decoding, rejecting bytes that are not a record, and the copy of a short record in its
-object's metadata. Does not own what a record means (`records`), or when a copy is read (`tail`).
+Owns encoding and decoding, rejecting bytes that are not a record, the form of the view in a snapshot record,
+and the copy of a short record in its object's metadata. Does not own what a record means (`records`), what a
+snapshot keeps (`view`), or when a copy is read (`tail`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from dstl_dagster.errors import ErrorKind, FormatError
-from dstl_dagster.format import from_fields, to_fields
+from dstl_dagster.format import from_fields, plain_list, to_fields
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.timeline.records import (
     Aborted,
@@ -26,6 +28,7 @@ from dstl_dagster.timeline.records import (
     Subsumed,
     TimelineRecord,
 )
+from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
 
 _KIND = "record"
 _VERSION = 1
@@ -96,3 +99,31 @@ def record_from_plain(plain: Mapping[str, Any], where: str) -> TimelineRecord:
         )
     with reading(f"{where} is not a valid {kind.kind!r} record"):
         return from_fields(kind, fields)
+
+
+def view_to_plain(view: TimelineView, readable: Collection[int] = ()) -> dict[str, Any]:
+    """What a snapshot record keeps of the view. `readable`: ids of subsumed checkpoints to keep."""
+    kept = view.in_snapshot(view.slot, readable)
+    return {**to_fields(kept), "checkpoints": [to_fields(each) for each in kept.checkpoints.values()]}
+
+
+def view_from_plain(plain: Mapping[str, Any], slot: int) -> TimelineView:
+    """The view as of the snapshot record in `slot`. Raises: FormatError."""
+    where = f"the snapshot in slot {slot}"
+    with reading(f"{where} is not valid"):
+        fields = dict(plain)
+        entries = [from_fields(CheckpointEntry, each) for each in plain_list(fields.pop("checkpoints"))]
+        view = from_fields(
+            TimelineView,
+            fields,
+            slot=slot,
+            snapshot_slot=slot,
+            checkpoints=MappingProxyType({entry.checkpoint_id: entry for entry in entries}),
+        )
+    named = {
+        *view.savepoints.values(),
+        *(() if view.shown_id is None else (view.shown_id,)),
+    }
+    if not named <= set(view.checkpoints):
+        raise FormatError(f"{where} refers to checkpoints that it does not contain: {sorted(named)}")
+    return view

@@ -295,7 +295,7 @@ class Restored(TimelineRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot(TimelineRecord):
-    """The view of all records before this one (`snapshot`), so that reading can start here."""
+    """The view of all records before this one (`view`), so that reading can start here."""
 
     kind: ClassVar[str] = "snapshot"
     view: Mapping[str, Any] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dstl_dagster.errors import FormatError
+from dstl_dagster.timeline.record_codec import view_from_plain
 from dstl_dagster.timeline.records import (
     Aborted,
     Committed,
@@ -27,7 +28,6 @@ from dstl_dagster.timeline.records import (
     TimelineRecord,
     timeline_id_of,
 )
-from dstl_dagster.timeline.snapshot import comparable, view_from_plain
 from dstl_dagster.timeline.view import CheckpointEntry, Ending, Fate, Retraction, TimelineView
 
 K = TypeVar("K")
@@ -97,7 +97,7 @@ def _from_snapshot(view: TimelineView, record: Snapshot) -> TimelineView:
     if record.slot != view.slot + 1:
         raise FormatError(f"record of slot {record.slot} cannot follow slot {view.slot}")
     readable = {entry.checkpoint_id for entry in stored.checkpoints.values() if entry.subsumed is not None}
-    if comparable(stored, readable) != comparable(view, readable):
+    if stored != view.in_snapshot(record.slot, readable):
         raise FormatError(
             f"the snapshot in slot {record.slot} is not what the records before it add up to: it was "
             "written by a faulty release or another program"

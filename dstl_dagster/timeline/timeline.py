@@ -49,7 +49,7 @@ from dstl_dagster.timeline.archive import Archive, in_doubt
 from dstl_dagster.timeline.attempt import Attempt
 from dstl_dagster.timeline.grace import GraceClock
 from dstl_dagster.timeline.lost import lost, unexplained_manifests
-from dstl_dagster.timeline.record_codec import copy_in_metadata, encode_record
+from dstl_dagster.timeline.record_codec import copy_in_metadata, encode_record, view_to_plain
 from dstl_dagster.timeline.records import (
     Committed,
     Completed,
@@ -59,7 +59,6 @@ from dstl_dagster.timeline.records import (
     timeline_id_of,
 )
 from dstl_dagster.timeline.replay import next_view
-from dstl_dagster.timeline.snapshot import view_to_plain
 from dstl_dagster.timeline.tail import Beginning, TailReader
 from dstl_dagster.timeline.view import TimelineView
 

@@ -10,7 +10,7 @@ which the view consults by itself. Only facts are archived, so an answer cannot 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -202,21 +202,26 @@ class TimelineView:
         """Checkpoints that can be restored to, oldest first."""
         return [entry for entry in self.kept if not self.is_abandoned(entry.checkpoint_id)]
 
-    def if_released(self, names: Collection[str]) -> TimelineView:
-        """The view as it would be without these savepoints."""
-        left = {name: kept for name, kept in self.savepoints.items() if name not in names}
-        return replace(self, savepoints=MappingProxyType(left))
+    def in_snapshot(self, slot: int, readable: Collection[int] = ()) -> TimelineView:
+        """What a snapshot record in this slot keeps of it. `readable`: ids of subsumed checkpoints to keep.
 
-    def if_subsumed(self, checkpoint_ids: Iterable[int]) -> TimelineView:
-        """The view as it would be with a record in the next slot that subsumes these checkpoints."""
-        record = Subsumed(slot=self.slot + 1, checkpoint_ids=tuple(checkpoint_ids))
-        entries = {each: replace(self.checkpoints[each], subsumed=record) for each in record.checkpoint_ids}
-        fates = (Fate.of_subsumed(each.completed, record) for each in entries.values())
+        So a snapshot's size follows what is retained, not the job's age: all else is archived first. Of
+        subsumed checkpoints it keeps those that may still have readers: clean-up must know what they need.
+        """
+        kept = {
+            number: entry
+            for number, entry in self.checkpoints.items()
+            if entry.subsumed is None or number in readable
+        }
+        nothing = _nothing()
         return replace(
             self,
-            slot=record.slot,
-            checkpoints=MappingProxyType({**self.checkpoints, **entries}),
-            ended=MappingProxyType({**self.ended, **{fate.attempt: fate for fate in fates}}),
+            slot=slot,
+            snapshot_slot=slot,
+            checkpoints=MappingProxyType(kept),
+            ended=nothing,
+            keys=nothing,
+            requests=nothing,
         )
 
     def is_abandoned(self, checkpoint_id: int) -> bool:

@@ -23,8 +23,7 @@ from dstl_dagster.timeline import (
     TimelineRecord,
     TimelineView,
 )
-from dstl_dagster.timeline.record_codec import encode_record
-from dstl_dagster.timeline.snapshot import view_to_plain
+from dstl_dagster.timeline.record_codec import encode_record, view_to_plain
 from dstl_dagster.timeline.tail import TailReader
 
 JOB = "days"

@@ -58,9 +58,8 @@ from dstl_dagster.storage.local.records import _from_text
 from dstl_dagster.timeline import Attempt, BatchKey
 from dstl_dagster.timeline import records as timeline_records
 from dstl_dagster.timeline.archive import Archive
-from dstl_dagster.timeline.record_codec import _KINDS, decode_record, record_to_plain
+from dstl_dagster.timeline.record_codec import _KINDS, decode_record, record_to_plain, view_from_plain
 from dstl_dagster.timeline.records import BlockedFile, FinalFile, Resolution
-from dstl_dagster.timeline.snapshot import view_from_plain
 from tests.profiles import examples, limit
 
 pytestmark = limit()

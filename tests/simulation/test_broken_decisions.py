@@ -34,7 +34,7 @@ from dstl_dagster.timeline import (
     retention,
 )
 from dstl_dagster.timeline.archive import Archive
-from dstl_dagster.timeline.snapshot import view_to_plain
+from dstl_dagster.timeline.record_codec import view_to_plain
 from dstl_dagster.timeline.tail import TailReader
 from tests.simulated.campaign import replayed
 

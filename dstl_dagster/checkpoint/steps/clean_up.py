@@ -46,6 +46,7 @@ from dstl_dagster.timeline import (
     Subsumed,
     Timeline,
     TimelineView,
+    next_view,
     retention,
 )
 
@@ -93,24 +94,18 @@ def clean_up(job: Job, *, dry_run: bool, num_retained: int | None, deleted: Dele
     now = job.clock.now()
     before = now - job.options.min_age if job.options.min_age else None
 
-    def subsume() -> tuple[int, ...]:
-        if not dry_run:
-            return _subsume(job, keep, now, before)
-        view = job.timeline.tail()
-        view = view.if_released(retention.ended_savepoints(view, now))
-        record = retention.to_subsume(view, keep, before)
-        return () if record is None else record.checkpoint_ids
-
+    foreseen = _Foreseen(job.timeline) if dry_run else None
+    subsume = partial(_subsume, foreseen or job.timeline, keep, now, before)
     subsumed, _ = both(subsume, marks.find, job.lookup_threads)
-    report = collect_garbage(
-        job, dry_run=dry_run, marks=marks, subsuming=subsumed if dry_run else (), deleted=deleted
-    )
+    report = collect_garbage(job, dry_run=dry_run, marks=marks, foreseen=foreseen, deleted=deleted)
     log.info("step 7 clean up: job %s, %d objects deleted", job.name, report.objects)
     log.info("step 7 clean up: %s", cost.in_words())
     return replace(report, subsumed=subsumed)
 
 
-def _subsume(job: Job, keep: int, now: datetime, before: datetime | None) -> tuple[int, ...]:
+def _subsume(
+    timeline: Timeline | _Foreseen, keep: int, now: datetime, before: datetime | None
+) -> tuple[int, ...]:
     subsumed: list[int] = []
 
     def next_record(view: TimelineView) -> Released | Subsumed | None:
@@ -121,7 +116,7 @@ def _subsume(job: Job, keep: int, now: datetime, before: datetime | None) -> tup
         return record and replace(record, checkpoint_ids=record.checkpoint_ids[:_SUBSUMED_AT_ONCE])
 
     while True:
-        record = job.timeline.decide(next_record)
+        record = timeline.decide(next_record)
         if isinstance(record, Released):
             continue
         ids = record.checkpoint_ids if isinstance(record, Subsumed) else ()
@@ -136,12 +131,12 @@ def collect_garbage(
     dry_run: bool,
     marks: Marks | None = None,
     references: References | None = None,
-    subsuming: Sequence[int] = (),
+    foreseen: _Foreseen | None = None,
     deleted: Deleted | None = None,
 ) -> CleanUp:
     """Delete every object of the job that nothing needs. Memory does not grow with the number of objects.
 
-    `subsuming`: checkpoints that a dry run takes for subsumed; only then.
+    `foreseen`: the timeline of a dry run.
 
     Costs a request for each thousand objects, and a few for what is new since the last clean-up and what
     goes.
@@ -152,11 +147,9 @@ def collect_garbage(
     Raises: FormatError, NotFoundError if a manifest that decides is unreadable: then nothing more is deleted,
     since what that manifest needs is unknown.
     """
-    timeline = job.timeline
-    timeline.seen()  # the names of its slots have its id
-    grace = GraceClock(job.store, timeline.names, job.options.reader_grace)
-    views = _Foreseen(timeline, subsuming) if subsuming else timeline
-    run = _Run(job, views, grace, marks, references)
+    job.timeline.seen()  # the names of its slots have its id
+    grace = GraceClock(job.store, job.timeline.names, job.options.reader_grace)
+    run = _Run(job, foreseen or job.timeline, grace, marks, references)
     tally = _Tally(dry_run)
     for home, page in run.pages(_places(job)):
         garbage = run.garbage(page)
@@ -175,17 +168,30 @@ def collect_garbage(
 
 
 class _Foreseen:
-    """A timeline as it would be with some checkpoints subsumed."""
+    """A timeline as it would be: what is decided on it is not written."""
 
-    def __init__(self, timeline: Timeline, subsuming: Sequence[int]) -> None:
+    def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._subsuming = subsuming
+        self._decided: list[Released | Subsumed] = []
+
+    def decide(
+        self, rule: Callable[[TimelineView], Released | Subsumed | None]
+    ) -> Released | Subsumed | None:
+        record = rule(self.seen() if self._decided else self.tail())
+        if record is not None:
+            self._decided.append(record)
+        return record
 
     def seen(self) -> TimelineView:
-        return self._timeline.seen().if_subsumed(self._subsuming)
+        return self._with_decided(self._timeline.seen())
 
     def tail(self) -> TimelineView:
-        return self._timeline.tail().if_subsumed(self._subsuming)
+        return self._with_decided(self._timeline.tail())
+
+    def _with_decided(self, view: TimelineView) -> TimelineView:
+        for record in self._decided:
+            view = next_view(view, replace(record, slot=view.slot + 1))
+        return view
 
 
 class _Run:

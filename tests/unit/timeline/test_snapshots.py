@@ -16,9 +16,8 @@ from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.timeline import Opened, Snapshot, Subsumed, TimelineView
 from dstl_dagster.timeline.archive import Archive
-from dstl_dagster.timeline.record_codec import encode_record
+from dstl_dagster.timeline.record_codec import encode_record, view_from_plain, view_to_plain
 from dstl_dagster.timeline.replay import next_view
-from dstl_dagster.timeline.snapshot import view_from_plain, view_to_plain
 
 NAMES = JobNames("orders")
 EVERY = {"snapshot_interval": 8, "reader_grace": timedelta(0), "commit_threads": 1}
