@@ -204,8 +204,13 @@ def test_no_rows_are_refused(store: MemoryStore) -> None:
     assert "names() returned None: return its rows" in str(failed.event_specific_data)
 
 
-def test_a_run_without_a_partition_is_refused(store: MemoryStore) -> None:
-    @dstl.checkpointed_asset("people", keys=["id"], partitions_def=dg.DailyPartitionsDefinition("2024-01-01"))
+FROM_2024 = dg.DailyPartitionsDefinition("2024-01-01")
+LETTERS = dg.StaticPartitionsDefinition(["a", "b"])
+
+
+@pytest.mark.parametrize("definition", [FROM_2024, LETTERS])
+def test_a_run_without_a_partition_is_refused(store: MemoryStore, definition: Any) -> None:
+    @dstl.checkpointed_asset("people", keys=["id"], partitions_def=definition)
     def names() -> pa.Table:
         return ROWS
 
@@ -266,6 +271,25 @@ def test_attributes_are_replaced(store: MemoryStore) -> None:
     event = store.event(names.key)
     assert is_of_the_first_checkpoint(event)
     assert (event.tags or {})["dagster/code_version"] == "3"
+
+
+@pytest.mark.parametrize("before", [None, LETTERS])
+def test_partitions_are_replaced(store: MemoryStore, before: Any) -> None:
+    """Those of the asset as it is now count: time partitions are applied in order, others in any."""
+
+    @dstl.checkpointed_asset("people", keys=["id"], partitions_def=before)
+    def names() -> pa.Table:
+        return ROWS
+
+    daily = names.map_asset_specs(lambda spec: spec.replace_attributes(partitions_def=FROM_2024))
+    late = store.run(daily, partition="2024-01-03", raise_on_error=False)
+    (failed,) = (each for each in late.all_events if each.is_step_failure)
+    assert "partition 2024-01-03 is out of order" in str(failed.event_specific_data)
+    assert store.run(daily, partition="2024-01-01").success
+    lettered = daily.map_asset_specs(lambda spec: spec.replace_attributes(partitions_def=LETTERS))
+    of_letters = store.run(lettered, partition="b", raise_on_error=False)
+    (failed,) = (each for each in of_letters.all_events if each.is_step_failure)
+    assert "is applied by time partitions" in str(failed.event_specific_data)
 
 
 def test_its_resources_may_have_any_name(store: MemoryStore) -> None:

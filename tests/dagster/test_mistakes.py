@@ -3,11 +3,14 @@
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
 import inspect
+import re
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
 import dstl_dagster as dstl
@@ -109,6 +112,88 @@ def test_an_op_that_hands_on_no_reference_is_told_how(
     (event,) = (event for event in failed.all_events if event.is_step_failure)
     assert event.step_key == step
     assert "end it with `return batch.reference`" in event.step_failure_data.error.message  # type: ignore[union-attr]
+
+
+def test_an_op_of_another_job_is_refused(tmp_path: Path) -> None:
+    """The asset would show what a job of a like name has, and nothing of its own."""
+    state = dstl.build_state_asset("order", _of_blocks([None], within=False))
+    changelog = dstl.ChangelogStorageResource(uri=tmp_path.as_uri())
+    failed = dg.materialize([state], resources={"changelog": changelog}, raise_on_error=False)
+    (event,) = (event for event in failed.all_events if event.is_step_failure)
+    assert event.step_key == "order__state.complete"
+    said = "has opened its batch with job='orders', and order/state is the state of job 'order'"
+    assert said in event.step_failure_data.error.message  # type: ignore[union-attr]
+    with pytest.raises(NotFoundError):
+        dstl.read_state(tmp_path.as_uri(), "orders", "of block 0")
+
+
+def _of_blocks(keys: list[str | None], within: bool, failing: bool = False) -> dg.OpDefinition:
+    """An op with a block for each idempotency key, one after the other or `within` the first; `failing`: the
+    first try of the first one does, and the op tries it once more.
+    """
+
+    @dg.op(out=dg.Out(dict))
+    def blocks(context: dg.OpExecutionContext, changelog: dstl.ChangelogStorageResource) -> dict[str, Any]:
+        with ExitStack() as open_blocks:
+            for place, key in enumerate(keys):
+                for goes_wrong in (True, False) if failing and not place else (False,):
+                    with suppress(ValueError), ExitStack() as own:
+                        block = changelog.checkpoint(context, "orders", idempotency_key=key)
+                        batch = (open_blocks if within else own).enter_context(block)
+                        if batch.already_in is None:
+                            batch.write_state(
+                                pa.table({"id": [1]}), operator=f"of block {place}", keys=["id"]
+                            )
+                        if goes_wrong:
+                            raise ValueError("a mishap")
+        return batch.reference
+
+    return blocks
+
+
+def _run_alone(op: dg.OpDefinition, store: str, completing: bool) -> dg.ExecuteInProcessResult:
+    given = {"changelog": dstl.ChangelogStorageResource(uri=store)}
+    if completing:
+        return dstl.build_checkpoint_job("orders", op, resource_defs=given).execute_in_process(
+            raise_on_error=False
+        )
+    return dg.GraphDefinition("alone", node_defs=[op]).execute_in_process(
+        resources=given, raise_on_error=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "within", "completing", "says"),
+    [
+        (
+            [None, None],
+            False,
+            False,
+            "has begun a batch of job 'orders' in another block: .* idempotency_key of its own",
+        ),
+        ([None, None], True, False, "has begun a batch of job 'orders' in another block, and not"),
+        ([None, None], False, True, "has begun a batch of job 'orders' in another block, and not"),
+        (["a", "b"], False, True, "has begun a batch of job 'orders' in another block, and not"),
+        (["a", "b"], True, False, "has begun a batch of job 'orders' in another block, and not"),
+    ],
+)
+def test_a_second_block_in_place_of_the_first_is_refused(
+    keys: list[str | None], within: bool, completing: bool, says: str, tmp_path: Path
+) -> None:
+    """It would find the batch applied, or end the first one's attempt as one of its own that had died."""
+    failed = _run_alone(_of_blocks(keys, within), tmp_path.as_uri(), completing)
+    (event,) = (event for event in failed.all_events if event.is_step_failure)
+    assert event.step_key == "blocks"
+    assert re.search(says, event.step_failure_data.user_failure_data.description)  # type: ignore[union-attr, arg-type]
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_blocks_of_their_own_are_batches(failing: bool, tmp_path: Path) -> None:
+    """Each completes a checkpoint; one that has failed may be tried again."""
+    assert _run_alone(_of_blocks(["a", "b"], False, failing), tmp_path.as_uri(), completing=False).success
+    for place in range(2):
+        state = dstl.read_state(tmp_path.as_uri(), "orders", f"of block {place}")
+        assert state.to_arrow().num_rows == 1
 
 
 def test_state_is_read_by_partition(days: "Days") -> None:

@@ -133,10 +133,9 @@ def checkpointed_asset(
         rule = given if names else None
         key = state_key(assets, name, asset_arguments)
         assets.require_own_source(source or asset_source(key), asset_source(key))
-        ordered = isinstance(asset_arguments.get("partitions_def"), dg.TimeWindowPartitionsDefinition)
         # With `batch` it writes as it goes.
         operators = None if rule is None or function.takes_batch else (rule.operator,)
-        work = {"source": source, "ordered": ordered, "operators": operators, "keys": names}
+        work = {"source": source, "by_definition": True, "operators": operators, "keys": names}
         runs = _Runs(assets, function, rule, changelog, work)
         arguments = _arguments(assets, key, runs, asset_arguments)
         # Dagster takes resources by parameters or by keys, and not by both.

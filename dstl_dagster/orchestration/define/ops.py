@@ -184,12 +184,18 @@ def _run(
     """Steps one after another, of an attempt that is not subsumed. Each finds out by itself if it is done."""
     with without_useless_retries(f"step {steps[0][0]}"):
         attempt, coordinator = _begin(reference, changelog)
+        shown = assets(attempt.job)
+        if shown.job != attempt.job:
+            raise InvalidInputError(
+                f"the op has opened its batch with job={attempt.job!r}, and "
+                f"{shown.state_key.to_user_string()} is the state of job {shown.job!r}: open it as of that"
+            )
     for number, body in steps:
         where = f"step {number} of checkpoint {attempt.checkpoint_id}, job {attempt.job!r}"
         with without_useless_retries(where, {"attempt": str(attempt.attempt), "store": changelog.uri}):
             if _is_subsumed(context, number, attempt, coordinator):
                 break
-            body(Step(context, assets(attempt.job), coordinator), attempt)
+            body(Step(context, shown, coordinator), attempt)
     return attempt
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import dagster as dg
 
@@ -41,6 +42,8 @@ from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.timeline import BatchKey, Opened
 
 _LOOK_AGAIN_SECONDS: Final = 1.0
+_BLOCKS: Final = WeakKeyDictionary[Any, dict[tuple[str, str, BatchKey], bool]]()
+"""By the try of a step, the batches that it has opened, of stores and jobs; and whether each is complete."""
 
 
 T = TypeVar("T")
@@ -147,7 +150,7 @@ def request_batch(
     coordinator: CheckpointCoordinator,
     *,
     source: str | None,
-    ordered: bool | None = None,
+    by_definition: bool = False,
     idempotency_key: str | None = None,
     check: Check | None = None,
     operators: tuple[str, ...] | None = None,
@@ -156,7 +159,7 @@ def request_batch(
     """The request of a run. Arguments as for `ChangelogStorageResource.checkpoint`.
 
     Args:
-        ordered: time partitions follow one another; by default those of a source.
+        by_definition: time partitions follow one another, whether of a source or not, and no others do.
         operators: all that the op or asset writes, where it says so.
         keys: the columns by which it writes, likewise.
 
@@ -164,13 +167,14 @@ def request_batch(
     ConflictError (kind `timeline_replaced`) where the store is not the one that was shown.
     """
     step, job = step_of(context), coordinator.job
-    ordered = source is not None if ordered is None else ordered
     partition, definition = partition_of(context), definition_of(context)
+    is_of_time = isinstance(definition, dg.TimeWindowPartitionsDefinition)
+    ordered = is_of_time if by_definition else source is not None
     if step is None and definition is None:
         ordered = False  # an op that a test calls: its partition has no definition
+    if by_definition and definition is not None and partition is None:
+        raise InvalidInputError(f"job {job!r} has partitions, but this run has none: launch it for one")
     if ordered and partition is None:
-        if source is None:
-            raise InvalidInputError(f"job {job!r} has partitions, but this run has none: launch it for one")
         raise InvalidInputError(
             f"job {job!r}: source {source!r} advances by partition, but this run has none: launch it for "
             "a partition, or leave `source` out and call `batch.move_position`"
@@ -198,6 +202,42 @@ def request_batch(
             show_again(Step(context, shown, coordinator))
     follows = (definition, partition) if ordered and partition is not None else None
     return BatchRequest(step, coordinator, key, claim, keys, follows, check)
+
+
+@contextmanager
+def only_batch(request: BatchRequest) -> Iterator[None]:
+    """Around a batch, from step 1 on: this try of the step opens no other in its place.
+
+    A step fences what an earlier try of it left open, and finds what that completed applied; for a second
+    block of the same try this would be a loss of rows.
+
+    Raises: ConflictError (kind `already_applied`).
+    """
+    if request.step is None:  # a test calls the op, as often as it likes
+        yield
+        return
+    job, key, where = request.coordinator.job, request.key, request.coordinator.store.uri
+    blocks = _BLOCKS.setdefault(request.step, {})
+    for (of_store, of_job, other), is_complete in blocks.items():
+        if (of_store, of_job) != (where, job) or (is_complete and other != key):
+            continue
+        begun = f"this step has begun a batch of job {job!r} in another block"
+        raise ConflictError(
+            f"{begun}: this one would find it applied, and write nothing. Write both in one block, or give "
+            "each an idempotency_key of its own"
+            if is_complete
+            else f"{begun}, and not completed it: this one would end it, with its rows. Write both in one "
+            "block, or in two steps",
+            kind=ErrorKind.ALREADY_APPLIED,
+        )
+    blocks[where, job, key] = False
+    try:
+        yield
+    except BaseException:
+        del blocks[where, job, key]  # what is aborted may be written again
+        raise
+    last = request.coordinator.timeline.seen().open_attempt
+    blocks[where, job, key] = last is None or last.owner != request.coordinator.owner
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from dstl_dagster.orchestration.inject.batch_log import log_application, log_ope
 from dstl_dagster.orchestration.inject.opening import (
     BatchRequest,
     Check,
+    only_batch,
     op_context_of,
     refusing,
     request_batch,
@@ -262,9 +263,10 @@ class ChangelogStorageResource(_StoreResource):
         from dstl_dagster.spark import CheckpointBatch  # PySpark: not while definitions load
 
         context = op_context_of(context)
-        with without_useless_retries():
+        with without_useless_retries(), ExitStack() as whole:
             with refusing(context, job), ExitStack() as entering:
                 request = self._request(context, job, options, **work)
+                whole.enter_context(only_batch(request))
                 progress, application = spark_log(context), partial(log_application, context)
                 begun = partial(CheckpointBatch, progress=progress, application=application)
                 batch = request.taken(
@@ -301,10 +303,11 @@ class ChangelogStorageResource(_StoreResource):
         opens another one.
         """
         context = op_context_of(context)
-        with without_useless_retries():
+        with without_useless_retries(), ExitStack() as whole:
             with refusing(context, job):
                 work = {"source": source, "idempotency_key": idempotency_key, "check": check}
                 request = self._request(context, job, options, **work)
+                whole.enter_context(only_batch(request))
             with failing_outputs(context, job):
                 with open_pipes_batch(context, request) as batch:
                     yield batch
