@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from dstl_dagster.checkpoint.claims import Claim
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
@@ -110,6 +110,7 @@ class Batch:
         self._operators: list[OperatorReport] = []
         self._files: list[FileReport] = []
         self._claim = claim
+        self._aborted_by: tuple[type[BaseException], ...] = (BaseException,)
         self._positions: dict[str, Any] = {}
         self._names = NameChange()
         self._user_metadata = ""
@@ -166,11 +167,12 @@ class Batch:
         trigger: Cost | None = None,
         cost: RunningCost | None = None,
         clock: Clock | None = None,
-    ) -> Self:
+        aborted_by: tuple[type[BaseException], ...] = (BaseException,),
+    ) -> Batch:
         """The batch of an attempt opened by another process, such as Spark's planner, with nothing added yet.
 
         `trigger`: the cost of step 1 there. `cost`: as for the class. `clock`: the report's seconds count
-        from here.
+        from here. `aborted_by`: after another error the attempt stays open, for the process that opened it.
 
         Raises: NotFoundError (the parent was cleaned up: the attempt is dead), FormatError.
         """
@@ -179,6 +181,7 @@ class Batch:
         parent = None if attempt.builds_on is None else coordinator.get(attempt.builds_on)
         batch = cls(coordinator, attempt, parent, clock=clock, claim=claim, trigger=trigger, cost=cost)
         batch._began_seconds = None if clock is None else clock.monotonic_seconds()
+        batch._aborted_by = aborted_by
         return batch
 
     def schema(self, operator: str) -> StateSchema | None:
@@ -384,8 +387,15 @@ class Batch:
         try:
             yield
         except Exception as error:
-            self.abort(f"{type(error).__name__}: {error}")
+            self.fail(error)
             raise
+
+    def fail(self, error: BaseException) -> None:
+        """Abort the attempt for an error of its work, unless it stays open after that."""
+        if isinstance(error, self._aborted_by):
+            self.abort(f"{type(error).__name__}: {error}")
+        else:
+            log.info("attempt %s stays open for the process that opened it: %s", self.attempt.attempt, error)
 
     def abort(self, reason: str) -> None:
         """Abort the attempt, unless its checkpoint is complete. Never raises a `DstlError`.

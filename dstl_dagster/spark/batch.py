@@ -206,8 +206,8 @@ class CheckpointBatch:
         if self._batch is None:
             return False
         self._has_ended = True
-        if kind is not None:
-            self._batch.abort(f"{kind.__name__}: {error}")
+        if error is not None:
+            self._batch.fail(error)
             return False
         self._end(self._batch)
         return False

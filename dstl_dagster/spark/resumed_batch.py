@@ -12,8 +12,7 @@ fails leaves the attempt as it is, for the next one; it aborts it only where the
 from __future__ import annotations
 
 import logging
-from types import TracebackType
-from typing import Final, Literal
+from typing import Final
 
 from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator, Claim
 from dstl_dagster.clock import Clock, SystemClock
@@ -66,20 +65,6 @@ class ResumedBatch(CheckpointBatch):
         self._given = attempt
         self._trigger = trigger
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Literal[False]:
-        if isinstance(error, _FINAL):
-            self._give_up(error)
-        try:
-            return super().__exit__(kind, error, trace)
-        except _FINAL as failed:
-            self._give_up(failed)
-            raise
-
     def _find_applied(self) -> Attempt | None:
         try:
             self._coordinator.require_open(self._given)
@@ -94,13 +79,14 @@ class ResumedBatch(CheckpointBatch):
         return self._given
 
     def _begin(self, cost: RunningCost) -> Batch:
-        return _Batch.resume(
+        return Batch.resume(
             self._coordinator,
             self._given,
             claim=self._claim,
             trigger=self._trigger,
             cost=cost,
             clock=self._clock or SystemClock(),
+            aborted_by=_FINAL,
         )
 
     def _end(self, batch: Batch) -> None:
@@ -110,12 +96,3 @@ class ResumedBatch(CheckpointBatch):
             if error.kind != ErrorKind.OTHER_REPORT:
                 raise
             log.warning("another driver has handed over attempt %s: its work counts", self._given.attempt)
-
-    def _give_up(self, error: BaseException) -> None:
-        if self._batch is not None:
-            Batch.abort(self._batch, f"{type(error).__name__}: {error}")
-
-
-class _Batch(Batch):
-    def abort(self, reason: str) -> None:
-        log.info("attempt %s stays open for the process that opened it: %s", self.attempt.attempt, reason)

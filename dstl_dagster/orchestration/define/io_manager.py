@@ -194,11 +194,8 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         scope: Scope | None = None
         if target.table is not None and target.partitions is not None:
             scope = target.table.rows_of(target.partitions)
-        try:
+        with batch.aborted_on_error():
             batch.add(_written(batch, target, rows, scope))
-        except Exception as error:
-            batch.abort(f"{type(error).__name__}: {error}")
-            raise
         batch.merge_due_runs()
         return batch.complete(clean_up_every=self.clean_up_every)
 
