@@ -13,7 +13,11 @@ from dstl_dagster.checkpoint.job import Checkpoint as Checkpoint
 from dstl_dagster.checkpoint.reader import CheckpointReader as CheckpointReader
 from dstl_dagster.checkpoint.restore import RestorePlan as RestorePlan
 from dstl_dagster.checkpoint.state_to_write import StateToWrite as StateToWrite
-from dstl_dagster.checkpoint.steps.clean_up import CleanUp as CleanUp, components_of as components_of
+from dstl_dagster.checkpoint.steps.clean_up import (
+    CleanUp as CleanUp,
+    attempts_of_original as attempts_of_original,
+    components_of as components_of,
+)
 from dstl_dagster.checkpoint.steps.compose_commit import SUCCESS_FILE as SUCCESS_FILE
 from dstl_dagster.keyed import (
     FileReport as FileReport,

@@ -18,13 +18,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, components_of
+from dstl_dagster.checkpoint import CheckpointCoordinator, attempts_of_original, components_of
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, UnavailableError
 from dstl_dagster.format import JobNames, attempt_half, attempt_of_component
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.storage import Generation, ObjectStat, ObjectStore, delete_each
-from dstl_dagster.timeline import DROP_WAIT_SECONDS, TimelineView, missing_job
+from dstl_dagster.timeline import DROP_WAIT_SECONDS, Opened, TimelineView, missing_job
 
 
 @dataclass(frozen=True)
@@ -136,15 +136,19 @@ class _Plan:
         if not own:
             raise missing_job(store, job)
         view, problem = None, None
+        timeline = CheckpointCoordinator(job, store, options).timeline
         try:
-            view = CheckpointCoordinator(job, store, options).timeline.tail()
+            view = timeline.tail()
         except UnavailableError:
             raise
         except DstlError as error:
             problem = error.message
         home, prefix = components_of(store, options.files)
-        halves = set(_halves(names, own, view))
-        components = [each for each in home.list(prefix) if attempt_of_component(each.name) in halves]
+        components = [*home.list(prefix)]
+        if components:
+            opened = timeline.opened()
+            halves = {*_halves(names, own, opened)} - attempts_of_original(opened, store, options.files)
+            components = [each for each in components if attempt_of_component(each.name) in halves]
         return cls(store, names, own, home, components, view, problem)
 
     @property
@@ -191,24 +195,15 @@ class _Plan:
         return "manifest" if name.startswith(self.names.manifests_prefix) else "other"
 
 
-def _halves(names: JobNames, own: Iterable[ObjectStat], view: TimelineView | None) -> Iterator[int]:
-    """The job's attempts, by the half of their UUIDs that components carry.
-
-    Those that ended before the newest snapshot are in the archive, by name.
-    """
-    archived = names.archived_attempt(0).rpartition("/")[0] + "/"
+def _halves(names: JobNames, own: Iterable[ObjectStat], opened: Iterable[Opened]) -> Iterator[int]:
+    """The job's attempts, by the half of their UUIDs that components carry: also of damaged records."""
     for stat in own:
         attempt: uuid.UUID | None = None
-        if stat.name.startswith(archived):
-            yield int(stat.name.removeprefix(archived), 16)
-        elif stat.name.startswith(names.attempts_prefix):
+        if stat.name.startswith(names.attempts_prefix):
             attempt = names.attempt_of_folder(stat.name)
         elif stat.name.startswith(names.manifests_prefix):
             attempt = names.attempt_of_manifest(stat.name)
         if attempt is not None:
             yield attempt_half(attempt)
-    if view is not None:
-        known = [*view.ended, *(entry.completed.attempt for entry in view.checkpoints.values())]
-        if view.open_attempt is not None:
-            known.append(view.open_attempt.attempt)
-        yield from map(attempt_half, known)
+    for each in opened:
+        yield attempt_half(each.attempt)

@@ -44,6 +44,7 @@ def to_open(
     expected_parent: int | None,
     pin_parent: bool,
     retracted: int,
+    home: str = "",
 ) -> Opened:
     """Step 1, second half: open the attempt on the next checkpoint.
 
@@ -51,6 +52,7 @@ def to_open(
     `pin_parent` the parent must be `expected_parent`, so that what the caller checked about it still holds.
     `base`: apply the last checkpoint's batch anew, on what that was built on. `adopted`: take over the state
     of another job's checkpoint of this id; the next one's is not lower, as runs of state are in its order.
+    `home`: as of the record.
 
     Raises: ConflictError (kind `attempt_open`, `already_applied`, `moved`, `unfinished`).
     """
@@ -86,17 +88,24 @@ def to_open(
         owner=owner,
         batch=batch,
         base=base,
+        home=home,
     )
 
 
 def to_begin(
-    view: TimelineView, planned: PlannedAttempt, *, owner: str, take_over: bool, retracted: int
+    view: TimelineView,
+    planned: PlannedAttempt,
+    *,
+    owner: str,
+    take_over: bool,
+    retracted: int,
+    home: str = "",
 ) -> Fenced | Opened | None:
     """Step 1 of a planned attempt, by any of several processes that share it: fence its rival, then open it.
     `None` if it is open.
 
     Fences only what was open when the attempt was planned, so that a task which outlived its driver never
-    ends the attempt of the driver after it. `retracted` is as in `to_open`.
+    ends the attempt of the driver after it. `retracted` and `home` are as in `to_open`.
 
     Raises: ConflictError (kind `moved`: plan again; else as `to_fence` and `to_open`), FencedError (it
     was open, and has ended).
@@ -122,6 +131,7 @@ def to_begin(
         expected_parent=attempt.parent,
         pin_parent=True,
         retracted=retracted,
+        home=home,
     )
 
 

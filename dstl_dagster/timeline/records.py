@@ -117,7 +117,7 @@ class Opened(OfABatch, TimelineRecord):
     """Step 1: an attempt works on a checkpoint. At most one attempt is open at a time.
 
     `owner` names its opener (a Dagster run, a streaming query). An owner may fence its own attempt.
-    `base`: as of `Completed`.
+    `base`, `home`: as of `Completed`.
     """
 
     kind: ClassVar[str] = "opened"
@@ -127,6 +127,7 @@ class Opened(OfABatch, TimelineRecord):
     owner: str
     batch: BatchKey | None = None
     base: int | None = None
+    home: str = ""
 
 
 @dataclass(frozen=True)

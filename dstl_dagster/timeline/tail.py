@@ -18,6 +18,7 @@ A listing may show slots of other timelines, which a process wrote that outlived
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -171,6 +172,17 @@ class TailReader:
             if len(stats) < _PAGE or not there:
                 return
             slot = there[-1]
+
+    def all_there(self) -> list[TimelineRecord]:
+        """Every readable record of any timeline, in order, be others missing or damaged."""
+        listed = [partial(self._readable, stat) for stat in self._store.list(self.names.timeline_prefix)]
+        return [each for each in gather(listed, self._threads, "dstl-timeline") if each is not None]
+
+    def _readable(self, stat: ObjectStat) -> TimelineRecord | None:
+        with contextlib.suppress(FormatError, NotFoundError):
+            slot, _ = self._slot_of(stat.name)
+            return _copy(stat, slot) or decode_record(self._store.get(stat.name), slot, stat.name)
+        return None
 
     def _hinted(self) -> Beginning | None:
         name = self.names.hint

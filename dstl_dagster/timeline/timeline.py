@@ -22,6 +22,7 @@ of steps 1, 5 and 6, for which a checkpoint is waited for, it may be a little la
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -39,6 +40,7 @@ from dstl_dagster.errors import (
     ConflictError,
     DstlError,
     ErrorKind,
+    FormatError,
     InvalidInputError,
     NotFoundError,
     UnavailableError,
@@ -258,6 +260,22 @@ class Timeline:
             if isinstance(record, Completed | Opened):
                 return record
         return None
+
+    def opened(self) -> list[Opened]:
+        """The first record of every attempt, as far as it is readable, be others missing: as in a drop that
+        was interrupted. Reads all records.
+        """
+        return [each for each in self._tail_reader.all_there() if isinstance(each, Opened)]
+
+    def home(self) -> str:
+        """Where the first record was written: bucket and prefix; empty if it is missing or damaged. One
+        request.
+        """
+        with contextlib.suppress(FormatError):
+            root = self._tail_reader.read(1)
+            if isinstance(root, Opened):
+                return root.home
+        return ""
 
     def notes(self, slots: Sequence[int]) -> list[Mapping[str, str]]:
         """The metadata of the records in these slots: the `note` passed to `decide`, and more.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,17 +31,19 @@ from dstl_dagster.checkpoint.steps.garbage import (
 )
 from dstl_dagster.checkpoint.steps.references import References, needed_checkpoints, roots_of
 from dstl_dagster.concurrency import both, gather
-from dstl_dagster.format import COMPONENTS_PREFIX
+from dstl_dagster.format import COMPONENTS_PREFIX, attempt_half, attempt_of_component
 from dstl_dagster.settings import GSFileSystemOptions
 from dstl_dagster.storage import (
     Generation,
     ObjectStat,
     ObjectStore,
+    Origin,
     delete_each,
     let_settle,
 )
 from dstl_dagster.timeline import (
     GraceClock,
+    Opened,
     Released,
     Subsumed,
     Timeline,
@@ -212,6 +214,8 @@ class _Run:
         self._grace = grace
         self._looked = False
         self._references = references or References(job.store, threads=job.threads)
+        self._job = job
+        self._originals: frozenset[int] | None = None
         self._marks = marks
         self._mark = None if marks is None else marks.found
         self._began_at: TimelineView = timeline.seen()
@@ -235,7 +239,7 @@ class _Run:
             return []
         self._looked = True
         view = self._timeline.tail()
-        suspects = self._suspects(view, page)
+        suspects = self._of_here(self._suspects(view, page))
         decides = deciding(self._names, suspects, self._fates_of(view))
         referenced: frozenset[str] = frozenset()
         if decides.own:
@@ -243,6 +247,23 @@ class _Run:
         if decides.older:
             referenced |= self._references.older(needed_checkpoints(view, self._grace))
         return [each for each in suspects if each.stat.name not in referenced]
+
+    def _of_here(self, suspects: Sequence[Garbage]) -> list[Garbage]:
+        """Those that are not the components of an original."""
+        job = self._job
+        if self._originals is None and any(map(self._is_component, suspects)):
+            is_copy = job.timeline.home() != Origin.home_of(job.store)
+            opened = job.timeline.opened() if is_copy else ()
+            self._originals = attempts_of_original(opened, job.store, job.files)
+        return [
+            each
+            for each in suspects
+            if not self._is_component(each)
+            or attempt_of_component(each.stat.name) not in (self._originals or ())
+        ]
+
+    def _is_component(self, garbage: Garbage) -> bool:
+        return not garbage.stat.name.startswith(self._names.root)
 
     def leave_mark(self) -> None:
         """For the next run. Only after all pages: an error in between leaves the last mark as it is."""
@@ -308,6 +329,21 @@ def components_of(store: ObjectStore, file_options: GSFileSystemOptions) -> tupl
     # coordinator insists on a temporary bucket then.
     prefix = "" if file_options.filesink_entropy_enabled else COMPONENTS_PREFIX
     return store.in_bucket(bucket_name), prefix
+
+
+def attempts_of_original(
+    opened: Iterable[Opened], store: ObjectStore, file_options: GSFileSystemOptions
+) -> frozenset[int]:
+    """Those, by their upper 64 bits, that were opened in a store of which this one is a copy, and whose
+    components lie beside its own: below another prefix of the bucket, or in a temporary bucket of both. The
+    original, which may be alive, needs them.
+    """
+    here, both_have = Origin.home_of(store), file_options.writer_temporary_bucket_name is not None
+    return frozenset(
+        attempt_half(each.attempt)
+        for each in opened
+        if each.home not in ("", here) and (both_have or each.home.partition("/")[0] == store.bucket_name)
+    )
 
 
 def _deleted(

@@ -17,6 +17,7 @@ from dstl_dagster.checkpoint.claims import Claim
 from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.checkpoint.steps.unfinished import finish, when_finished
 from dstl_dagster.keyed import source_id
+from dstl_dagster.storage import Origin
 from dstl_dagster.timeline import (
     Attempt,
     BatchKey,
@@ -112,7 +113,7 @@ def plan(job: Job, check: Check | None, claim: Claim | None) -> tuple[PlannedAtt
 def begin(job: Job, owner: str, planned: PlannedAttempt, take_over: bool) -> None:
     """See `CheckpointCoordinator.begin`."""
     job.timeline.start_at(planned.attempt)
-    since = job.timeline.records(after_slot=planned.slot)
+    since, home = job.timeline.records(after_slot=planned.slot), Origin.home_of(job.store)
     if any(
         isinstance(record, Opened) and record.attempt == planned.attempt.attempt
         for record in islice(since, _RECORDS_OF_STEP_1)
@@ -126,7 +127,7 @@ def begin(job: Job, owner: str, planned: PlannedAttempt, take_over: bool) -> Non
         while fenced:
             record = job.timeline.decide(
                 lambda view: decisions.to_begin(
-                    view, planned, owner=owner, take_over=take_over, retracted=retracted
+                    view, planned, owner=owner, take_over=take_over, retracted=retracted, home=home
                 ),
                 from_seen=True,
             )
@@ -159,7 +160,7 @@ def _open(
     adopted: int | None = None,
 ) -> Attempt:
     """Fence the open attempt if allowed, then open. `on`: the expected parent, or `UNPINNED`."""
-    attempt = attempt_id(job.new_id(), job.timeline.seen().timeline_id)
+    attempt, home = attempt_id(job.new_id(), job.timeline.seen().timeline_id), Origin.home_of(job.store)
 
     def next_record(view: TimelineView) -> Fenced | Opened:
         return fencing.to_fence(view, owner, take_over) or decisions.to_open(
@@ -172,6 +173,7 @@ def _open(
             expected_parent=None if on is UNPINNED else on,  # type: ignore[arg-type] # the sentinel alone is no int
             pin_parent=on is not UNPINNED,
             retracted=retracted,
+            home=home,
         )
 
     opened = None

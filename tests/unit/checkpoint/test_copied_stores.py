@@ -14,7 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import DstlError, FormatError
+from dstl_dagster.format import JobNames
+from dstl_dagster.jobs import drop_job
+from dstl_dagster.settings import JobOptions
 from dstl_dagster.storage import (
     ABSENT,
     ANY,
@@ -25,6 +29,7 @@ from dstl_dagster.storage import (
     open_store,
 )
 from dstl_dagster.testing.gcs_server import GCSServer
+from dstl_dagster.testing.virtual_clock import VirtualClock
 from tests.contract.test_gcs_store import make_client
 
 NOBODY = 65_534
@@ -358,6 +363,38 @@ def test_a_copy_without_its_temporary_objects(keyed_on, job_on):
         target.put(stat.name, store.get(stat.name), precondition=ABSENT)
     copy.coordinator.resolve(1, "out/due.txt", "replace")
     assert target.get("out/due.txt") == b"part"
+
+
+@pytest.mark.parametrize("bucket", [None, "scratch"])
+@pytest.mark.parametrize("step", ["clean-up", "drop", "drop that was interrupted"])
+def test_components_of_the_original_stay(job_on, bucket, step):
+    """A copy below another prefix, or with the same temporary bucket, deletes none of the attempt that was
+    open when it was made: the original publishes its file. What the copy's own attempts left goes.
+    """
+    whole = MemoryObjectStore()
+    store, target = (open_store(f"{whole.uri}/{each}") for each in ("live", "copy"))
+    if bucket is not None:
+        store, target = whole, whole.in_bucket("copy")
+    options = JobOptions.of({} if bucket is None else {"gs.writer.temporary.bucket.name": bucket})
+    live = CheckpointCoordinator("orders", store, options, owner="test")
+    attempt = live.trigger()
+    file = job_on(whole).file(attempt, "out/x.txt", b"part", options=options.files)
+    copy = CheckpointCoordinator("orders", copy_objects(store, target), options, owner="test")
+    live.record(attempt, (), [file])
+    live.confirm(attempt)
+    dead = copy.trigger(take_over=True)
+    job_on(whole).file(dead, "out/never.txt", b"part", options=options.files)
+    if step == "clean-up":
+        copy.abort(dead)
+        copy.clean_up()
+    else:
+        if "interrupted" in step:
+            target.delete(JobNames("orders").root_slot, precondition=ANY)
+        assert drop_job(target, "orders", options, owner="test", clock=VirtualClock()).left == 0
+    (left,) = whole.in_bucket(bucket or whole.bucket_name).list(".inprogress/")
+    assert "/out/x.txt/" in left.name
+    assert not live.compose_commit()[0].blocked
+    assert whole.get("out/x.txt") == b"part"
 
 
 def test_files_outside_of_a_copied_store_are_the_originals(keyed_on, job_on):
