@@ -23,8 +23,16 @@ from dstl_dagster.checkpoint.steps.references import References, Written
 from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import JobNames
+from dstl_dagster.recoverable import GSBlobIdentifier
 from dstl_dagster.storage import ObjectStat, ObjectStore
-from dstl_dagster.timeline import Opened, TimelineView, missing_job, refuse_renamed, unexplained
+from dstl_dagster.timeline import (
+    CheckpointEntry,
+    Opened,
+    TimelineView,
+    missing_job,
+    refuse_renamed,
+    unexplained,
+)
 
 log = logging.getLogger(__name__)
 _FEW = 8
@@ -154,7 +162,7 @@ def _find_damage(job: Job, view: TimelineView, references: References) -> list[D
 def _find_cut(job: Job, view: TimelineView, references: References) -> list[Damage]:
     """Published files that do not have their length. Those that are gone were taken by their consumer."""
     files = [(entry, *file) for entry in view.retained for file in references.files(entry).items()]
-    looks = [partial(job.store.in_bucket(file.bucket_name).stat, file.object_name) for _, file, _ in files]
+    looks = [partial(_of_file, job.store, entry, file) for entry, file, _ in files]
     damage = []
     for (entry, file, size), found in zip(
         files, gather(looks, job.lookup_threads, "dstl-audit"), strict=True
@@ -163,6 +171,11 @@ def _find_cut(job: Job, view: TimelineView, references: References) -> list[Dama
         if what is not None:
             damage.append(Damage(entry.checkpoint_id, file.object_name, f"is published and {what}"))
     return damage
+
+
+def _of_file(store: ObjectStore, entry: CheckpointEntry, file: GSBlobIdentifier) -> ObjectStat | None:
+    """A published file's; in a copied store that of the copy."""
+    return entry.completed.origin.located(store).in_bucket(file.bucket_name).stat(file.object_name)
 
 
 def _difference(found: ObjectStat | None, written: Written, *, sums: bool) -> str | None:

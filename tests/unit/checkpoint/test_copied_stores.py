@@ -320,6 +320,18 @@ def test_a_restore_in_a_copy_before_a_file_was_published(keyed_on, job_on, store
     assert [stat.name for stat in target.list() if ".inprogress/" in stat.name] == []
 
 
+def test_the_audit_of_a_copy_looks_at_its_own_files(keyed_on, job_on):
+    """A published file that was cut in the copy is damage there, and one that was cut in the original not."""
+    store = MemoryObjectStore()
+    three_checkpoints(keyed_on(store), job_on(store))
+    copy = keyed_on(copy_objects(store, store.in_bucket("copy")))
+    store.put("out/1.txt", b"c", precondition=ANY)
+    assert copy.coordinator.audit().damage == ()
+    copy.store.put("out/2.txt", b"c", precondition=ANY)
+    (damage,) = copy.coordinator.audit().damage
+    assert damage.object_name == "out/2.txt"
+
+
 def put_again(store, name):
     """As restoring a deleted object does: the same bytes, another generation."""
     payload, stat = store.get(name), store.stat(name)
