@@ -130,6 +130,11 @@ class JobNames:
     def root(self) -> str:
         return f"{JOBS_PREFIX}{self.job}/"
 
+    def has(self, name: str) -> bool:
+        """Whether the object is the job's. Another may lie below its root: a store whose prefix begins so."""
+        folders = (self.timeline_prefix, self.manifests_prefix, self.attempts_prefix, self.archive_prefix)
+        return name in (self.hint, self.server_clock) or name.startswith((*folders, self.clean_up_prefix))
+
     @property
     def timeline_prefix(self) -> str:
         return f"{self.root}timeline/"

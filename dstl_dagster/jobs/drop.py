@@ -105,8 +105,11 @@ def drop_job(
             pass
         if any(stat.name == found.names.root_slot for stat in objects):
             (clock or SystemClock()).sleep_seconds(DROP_WAIT_SECONDS)
-    left = sum(1 for _ in store.list(JobNames(job).root))
-    return replace(found.drop, left=left, done=True)
+    return replace(found.drop, left=len(_objects(store, found.names)), done=True)
+
+
+def _objects(store: ObjectStore, names: JobNames) -> list[ObjectStat]:
+    return [stat for stat in store.list(names.root) if names.has(stat.name)]
 
 
 def _refused(error: DstlError, drop: Drop) -> DstlError:
@@ -132,7 +135,7 @@ class _Plan:
     @classmethod
     def of(cls, store: ObjectStore, job: str, options: JobOptions) -> _Plan:
         names = JobNames(job)
-        own = list(store.list(names.root))
+        own = _objects(store, names)
         if not own:
             raise missing_job(store, job)
         view, problem = None, None

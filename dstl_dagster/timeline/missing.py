@@ -35,7 +35,7 @@ def _found(store: ObjectStore) -> Iterator[str]:
         if name is None:
             return
         job, slash, _ = name.removeprefix(JOBS_PREFIX).partition("/")
-        if slash and _is_job(job):
+        if slash and _is_job(job) and _has_any(store, JobNames(job), name):
             yield job
         offset = f"{JOBS_PREFIX}{job}{_AFTER_SLASH if slash else chr(0x20)}"
 
@@ -43,6 +43,11 @@ def _found(store: ObjectStore) -> Iterator[str]:
 def first_name(store: ObjectStore, prefix: str, offset: str | None = None) -> str | None:
     """The first object under a prefix, from `offset` on; `None` if there is none. One listing."""
     return next((stat.name for stat in store.list_first(prefix, 1, start_offset=offset)), None)
+
+
+def _has_any(store: ObjectStore, names: JobNames, first: str | None) -> bool:
+    """Whether the job has an object. `first`: below its root, be it of a store whose prefix begins so."""
+    return first is not None and (names.has(first) or first_name(store, names.timeline_prefix) is not None)
 
 
 def _is_job(name: str) -> bool:
@@ -55,7 +60,8 @@ def _is_job(name: str) -> bool:
 
 def missing_job(store: ObjectStore, job: str) -> NotFoundError:
     """The error (kind `no_checkpoint`) for a job without a record, with the nearest names in the store."""
-    if first_name(store, JobNames(job).root) is not None:
+    names = JobNames(job)
+    if _has_any(store, names, first_name(store, names.root)):
         said = (
             "has objects, but no record: a drop was interrupted, which `dstl jobs drop` finishes, or its "
             "records are lost, which only a backup has"

@@ -12,7 +12,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli import main
 from dstl_dagster.errors import ConflictError, DstlError, FormatError, NotFoundError, UnavailableError
 from dstl_dagster.jobs import drop_job, list_jobs, plan_drop
-from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore
+from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore, open_store
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 from dstl_dagster.timeline import job_names
@@ -99,6 +99,24 @@ def test_a_drop_takes_all_that_is_the_jobs_and_nothing_else(job):
     assert (done.done, done.left) == (True, 0)
     assert set(job.names()) == others
     assert job.coordinator().trigger().checkpoint_id == 1
+
+
+def test_a_store_below_the_folder_of_jobs_is_no_job(job_of):
+    """Whoever opens the bucket as a whole sees no job in it, and drops none of it."""
+    whole = MemoryObjectStore()
+    for prefix in ("dstl", "dstl/orders"):
+        inner = job_of(open_store(f"{whole.uri}/{prefix}"))
+        inner.checkpoint(inner.coordinator(), 1)
+    before = [stat.name for stat in whole.list()]
+    assert [found.job for found in list_jobs(whole)] == []
+    for name in ("dstl", "orders"):
+        with pytest.raises(NotFoundError, match=f"there is no job '{name}'"):
+            drop_job(whole, name, owner=OWNER, force=True, clock=VirtualClock())
+    job = job_of(whole)
+    job.checkpoint(job.coordinator(), 2)
+    assert [found.job for found in list_jobs(whole)] == ["orders"]
+    assert drop_job(whole, "orders", owner=OWNER, clock=VirtualClock()).left == 0
+    assert [name for name in (stat.name for stat in whole.list()) if name != "out/2.txt"] == before
 
 
 class Dying(MemoryObjectStore):
