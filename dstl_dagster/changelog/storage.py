@@ -179,16 +179,17 @@ def _delete_local(handle: StreamStateHandle) -> None:
 
 
 def limit_local_copies(directory: Path | None, max_bytes: int) -> None:
-    """Delete the oldest copies until the rest takes at most `max_bytes`. None, or no such folder: nothing.
+    """Delete the oldest copies until the rest takes at most `max_bytes`. None, or unreadable: nothing.
 
     A Spark task ends before its checkpoint completes, so its copies stay. They are a cache: without one, the
     durable file is read. Safe beside other processes that write, read or limit the same copies. One that
     cannot be deleted stays.
     """
-    if directory is None or not directory.is_dir():
-        return
-    found = []
-    for each in directory.iterdir():
+    found, there = [], []
+    if directory is not None:
+        with suppress(OSError):
+            there = [*directory.iterdir()]
+    for each in there:
         with suppress(OSError):
             stat = each.stat()
             found.append((stat.st_mtime_ns, stat.st_size, each))

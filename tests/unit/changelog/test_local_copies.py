@@ -48,6 +48,14 @@ def test_a_copy_that_another_process_deletes_is_no_error(
     assert [each.name for each in real(tmp_path)] == ["newest"]
 
 
+def test_a_folder_that_cannot_be_listed_stops_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's, say: copies are a cache."""
+    monkeypatch.setattr(Path, "iterdir", lambda _: (_ for _ in ()).throw(PermissionError(13, "denied")))
+    limit_local_copies(tmp_path, 10)
+
+
 def test_nothing_to_limit(tmp_path: Path) -> None:
     """No local recovery, or no copy yet: nothing is made."""
     limit_local_copies(None, 0)
