@@ -13,10 +13,11 @@ from dstl_dagster.checkpoint.job import Checkpoint as Checkpoint
 from dstl_dagster.checkpoint.reader import CheckpointReader as CheckpointReader
 from dstl_dagster.checkpoint.restore import RestorePlan as RestorePlan
 from dstl_dagster.checkpoint.state_to_write import StateToWrite as StateToWrite
-from dstl_dagster.checkpoint.steps.clean_up import (
-    CleanUp as CleanUp,
+from dstl_dagster.checkpoint.steps.clean_up import CleanUp as CleanUp
+from dstl_dagster.checkpoint.steps.components import (
     attempts_of_original as attempts_of_original,
-    components_of as components_of,
+    buckets_of_components as buckets_of_components,
+    listed_components as listed_components,
 )
 from dstl_dagster.checkpoint.steps.compose_commit import SUCCESS_FILE as SUCCESS_FILE
 from dstl_dagster.keyed import (

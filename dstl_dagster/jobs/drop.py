@@ -18,13 +18,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, attempts_of_original, components_of
+from dstl_dagster.checkpoint import (
+    CheckpointCoordinator,
+    attempts_of_original,
+    buckets_of_components,
+    listed_components,
+)
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, UnavailableError
 from dstl_dagster.format import JobNames, attempt_half, attempt_of_component
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.storage import Generation, ObjectStat, ObjectStore, delete_each
-from dstl_dagster.timeline import DROP_WAIT_SECONDS, Opened, TimelineView, missing_job
+from dstl_dagster.timeline import DROP_WAIT_SECONDS, Completed, Opened, TimelineView, missing_job
 
 
 @dataclass(frozen=True)
@@ -127,8 +132,7 @@ class _Plan:
     store: ObjectStore
     names: JobNames
     own: list[ObjectStat]
-    component_store: ObjectStore
-    components: list[ObjectStat]
+    components: list[tuple[ObjectStore, list[ObjectStat]]]
     view: TimelineView | None
     problem: str | None
 
@@ -146,13 +150,16 @@ class _Plan:
             raise
         except DstlError as error:
             problem = error.message
-        home, prefix = components_of(store, options.files)
-        components = [*home.list(prefix)]
-        if components:
-            opened = timeline.opened()
-            halves = {*_halves(names, own, opened)} - attempts_of_original(opened, store, options.files)
-            components = [each for each in components if attempt_of_component(each.name) in halves]
-        return cls(store, names, own, home, components, view, problem)
+        records = timeline.all_there()
+        opened = [each for each in records if isinstance(each, Opened)]
+        completed = (each for each in records if isinstance(each, Completed))
+        halves = {*_halves(names, own, opened)}
+        components = []
+        for bucket in buckets_of_components(store, options.files, completed):
+            mine = halves - attempts_of_original(opened, store, bucket)
+            listed = listed_components(store, bucket, options.files)
+            components.append((bucket, [each for each in listed if attempt_of_component(each.name) in mine]))
+        return cls(store, names, own, components, view, problem)
 
     @property
     def has_anything_to_lose(self) -> bool:
@@ -162,13 +169,14 @@ class _Plan:
     @property
     def drop(self) -> Drop:
         kinds = Counter(stat.name.removeprefix(self.names.root).partition("/")[0] for stat in self.own)
-        if self.components:
-            kinds["components"] = len(self.components)
+        components = [stat for _, stats in self.components for stat in stats]
+        if components:
+            kinds["components"] = len(components)
         view = self.view or TimelineView()
         return Drop(
             self.names.job,
-            objects=len(self.own) + len(self.components),
-            size_bytes=sum(stat.size for stat in (*self.own, *self.components)),
+            objects=len(self.own) + len(components),
+            size_bytes=sum(stat.size for stat in (*self.own, *components)),
             kinds=dict(sorted(kinds.items())),
             checkpoints=tuple(entry.checkpoint_id for entry in view.retained),
             savepoints=dict(view.savepoints),
@@ -185,7 +193,7 @@ class _Plan:
             groups[self._kind(stat.name)].append(stat)
         records = sorted(groups["record"], key=lambda stat: stat.name)
         yield self.store, groups["root"]
-        yield self.component_store, self.components
+        yield from self.components
         # A manifest goes after what only it names.
         for group in (groups["other"], groups["manifest"], records[:-1], records[-1:], groups["hint"]):
             yield self.store, group

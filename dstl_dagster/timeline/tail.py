@@ -174,7 +174,7 @@ class TailReader:
             slot = there[-1]
 
     def all_there(self) -> list[TimelineRecord]:
-        """Every readable record of any timeline, in order, be others missing or damaged."""
+        """As `Timeline.all_there`, of any timeline."""
         listed = [partial(self._readable, stat) for stat in self._store.list(self.names.timeline_prefix)]
         return [each for each in gather(listed, self._threads, "dstl-timeline") if each is not None]
 

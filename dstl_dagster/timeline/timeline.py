@@ -261,11 +261,9 @@ class Timeline:
                 return record
         return None
 
-    def opened(self) -> list[Opened]:
-        """The first record of every attempt, as far as it is readable, be others missing: as in a drop that
-        was interrupted. Reads all records.
-        """
-        return [each for each in self._tail_reader.all_there() if isinstance(each, Opened)]
+    def all_there(self) -> list[TimelineRecord]:
+        """Every readable record, in order, be others missing or damaged, as in an interrupted drop."""
+        return self._tail_reader.all_there()
 
     def home(self) -> str:
         """Where the first record was written: bucket and prefix; empty if it is missing or damaged. One

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,6 +21,11 @@ from itertools import islice
 
 from dstl_dagster.checkpoint.job import Job
 from dstl_dagster.checkpoint.steps.clean_up_mark import CleanUpMark, Marks, roots_digest
+from dstl_dagster.checkpoint.steps.components import (
+    attempts_of_original,
+    buckets_of_components,
+    listed_components,
+)
 from dstl_dagster.checkpoint.steps.garbage import (
     AttemptFates,
     Garbage,
@@ -31,8 +36,7 @@ from dstl_dagster.checkpoint.steps.garbage import (
 )
 from dstl_dagster.checkpoint.steps.references import References, needed_checkpoints, roots_of
 from dstl_dagster.concurrency import both, gather
-from dstl_dagster.format import COMPONENTS_PREFIX, attempt_half, attempt_of_component
-from dstl_dagster.settings import GSFileSystemOptions
+from dstl_dagster.format import attempt_of_component
 from dstl_dagster.storage import (
     Generation,
     ObjectStat,
@@ -154,7 +158,7 @@ def collect_garbage(
     run = _Run(job, foreseen or job.timeline, grace, marks, references)
     tally = _Tally(dry_run)
     for home, page in run.pages(_places(job)):
-        garbage = run.garbage(page)
+        garbage = run.garbage(home, page)
         if deleted is not None:
             for each in garbage:
                 deleted(home.uri_of(each.stat.name), each.stat.generation)
@@ -215,7 +219,7 @@ class _Run:
         self._looked = False
         self._references = references or References(job.store, threads=job.threads)
         self._job = job
-        self._originals: frozenset[int] | None = None
+        self._opened: Sequence[Opened] | None = None
         self._marks = marks
         self._mark = None if marks is None else marks.found
         self._began_at: TimelineView = timeline.seen()
@@ -225,7 +229,7 @@ class _Run:
 
     def pages(self, places: Sequence[_Place]) -> Iterator[tuple[ObjectStore, list[ObjectStat]]]:
         """The objects of each place, page by page. The first pages are listed together."""
-        listings = [home.list(prefix) for home, prefix in places]
+        listings = [listing for _, listing in places]
         found = gather([partial(_page, each) for each in listings], self._lookup_threads, _THREADS_NAME)
         for (home, _), listing, first in zip(places, listings, found, strict=True):
             page = first
@@ -233,13 +237,13 @@ class _Run:
                 yield home, page
                 page = _page(listing) if len(page) == _PAGE_OBJECTS else []
 
-    def garbage(self, page: Sequence[ObjectStat]) -> list[Garbage]:
+    def garbage(self, home: ObjectStore, page: Sequence[ObjectStat]) -> list[Garbage]:
         """The garbage on a page, by the tail. What became garbage meanwhile may be left to the next run."""
         if not self._suspects(self._timeline.seen(), page):
             return []
         self._looked = True
         view = self._timeline.tail()
-        suspects = self._of_here(self._suspects(view, page))
+        suspects = self._of_here(home, self._suspects(view, page))
         decides = deciding(self._names, suspects, self._fates_of(view))
         referenced: frozenset[str] = frozenset()
         if decides.own:
@@ -248,22 +252,17 @@ class _Run:
             referenced |= self._references.older(needed_checkpoints(view, self._grace))
         return [each for each in suspects if each.stat.name not in referenced]
 
-    def _of_here(self, suspects: Sequence[Garbage]) -> list[Garbage]:
+    def _of_here(self, home: ObjectStore, suspects: Sequence[Garbage]) -> list[Garbage]:
         """Those that are not the components of an original."""
-        job = self._job
-        if self._originals is None and any(map(self._is_component, suspects)):
-            is_copy = job.timeline.home() != Origin.home_of(job.store)
-            opened = job.timeline.opened() if is_copy else ()
-            self._originals = attempts_of_original(opened, job.store, job.files)
-        return [
-            each
-            for each in suspects
-            if not self._is_component(each)
-            or attempt_of_component(each.stat.name) not in (self._originals or ())
-        ]
-
-    def _is_component(self, garbage: Garbage) -> bool:
-        return not garbage.stat.name.startswith(self._names.root)
+        others = [each for each in suspects if not each.stat.name.startswith(self._names.root)]
+        if not others:
+            return [*suspects]
+        if self._opened is None:
+            is_copy = self._job.timeline.home() != Origin.home_of(self._job.store)
+            records = self._job.timeline.all_there() if is_copy else []
+            self._opened = [each for each in records if isinstance(each, Opened)]
+        of_original = attempts_of_original(self._opened, self._job.store, home)
+        return [each for each in others if attempt_of_component(each.stat.name) not in of_original]
 
     def leave_mark(self) -> None:
         """For the next run. Only after all pages: an error in between leaves the last mark as it is."""
@@ -312,38 +311,17 @@ def _page(listing: Iterator[ObjectStat]) -> list[ObjectStat]:
     return list(islice(listing, _PAGE_OBJECTS))
 
 
-_Place = tuple[ObjectStore, str]
-"""A prefix that holds objects of the job."""
+_Place = tuple[ObjectStore, Iterator[ObjectStat]]
+"""A place that holds objects of the job, and their listing."""
 
 
 def _places(job: Job) -> list[_Place]:
     """In order of deletion: what manifests name, then the manifests."""
-    components = components_of(job.store, job.files)
-    return [components, (job.store, job.names.attempts_prefix), (job.store, job.names.manifests_prefix)]
-
-
-def components_of(store: ObjectStore, file_options: GSFileSystemOptions) -> tuple[ObjectStore, str]:
-    """The bucket that holds the components of jobs' files, and the prefix of their names."""
-    bucket_name = file_options.writer_temporary_bucket_name or store.bucket_name
-    # With entropy a name starts with a UUID, so no prefix but the whole bucket covers them all. The
-    # coordinator insists on a temporary bucket then.
-    prefix = "" if file_options.filesink_entropy_enabled else COMPONENTS_PREFIX
-    return store.in_bucket(bucket_name), prefix
-
-
-def attempts_of_original(
-    opened: Iterable[Opened], store: ObjectStore, file_options: GSFileSystemOptions
-) -> frozenset[int]:
-    """Those, by their upper 64 bits, that were opened in a store of which this one is a copy, and whose
-    components lie beside its own: below another prefix of the bucket, or in a temporary bucket of both. The
-    original, which may be alive, needs them.
-    """
-    here, both_have = Origin.home_of(store), file_options.writer_temporary_bucket_name is not None
-    return frozenset(
-        attempt_half(each.attempt)
-        for each in opened
-        if each.home not in ("", here) and (both_have or each.home.partition("/")[0] == store.bucket_name)
-    )
+    completed = (entry.completed for entry in job.timeline.seen().kept)
+    buckets = buckets_of_components(job.store, job.files, completed)
+    components = [(each, listed_components(job.store, each, job.files)) for each in buckets]
+    own = (job.names.attempts_prefix, job.names.manifests_prefix)
+    return [*components, *((job.store, job.store.list(prefix)) for prefix in own)]
 
 
 def _deleted(

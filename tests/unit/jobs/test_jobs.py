@@ -101,6 +101,35 @@ def test_a_drop_takes_all_that_is_the_jobs_and_nothing_else(job):
     assert job.coordinator().trigger().checkpoint_id == 1
 
 
+@pytest.mark.parametrize("step", ["clean-up", "drop"])
+def test_components_in_another_bucket_go_too(job_of, monkeypatch, step):
+    """Where the job has published files; one that is gone, or cannot be listed, is passed over."""
+    job, published = job_of(MemoryObjectStore()), []
+    for bucket in ("gone", "other"):
+        attempt = job.coordinator().trigger()
+        other = job_of(job.store.in_bucket(bucket))
+        published.append(other.file(attempt, f"out/{bucket}.txt", b"part"))
+        job.coordinator().record(attempt, (), published[-1:])
+        job.coordinator().confirm(attempt)
+        job.coordinator().compose_commit()
+    dead = job.coordinator().trigger()
+    other.file(dead, "out/never.txt", b"part")
+    job.coordinator().abort(dead)
+    listed = MemoryObjectStore.list
+
+    def not_gone(store, *where, **how):
+        if store.bucket_name == "gone":
+            raise NotFoundError("no such bucket")
+        return listed(store, *where, **how)
+
+    monkeypatch.setattr(MemoryObjectStore, "list", not_gone)
+    if step == "clean-up":
+        job.coordinator().clean_up()
+    else:
+        drop_job(job.store, "orders", owner=OWNER, clock=VirtualClock())
+    assert other.names() == ["out/other.txt"]
+
+
 def test_a_store_below_the_folder_of_jobs_is_no_job(job_of):
     """Whoever opens the bucket as a whole sees no job in it, and drops none of it."""
     whole = MemoryObjectStore()
