@@ -269,7 +269,8 @@ class CheckpointCoordinator(CheckpointReader):
         generation of each object before it goes. What a task writes after its attempt has ended is found by
         the next call.
 
-        Raises: FormatError, NotFoundError if a retained manifest is unreadable; nothing more is deleted then.
+        Raises: InvalidInputError for a `num_retained` below 1; FormatError, NotFoundError if a retained
+        manifest is unreadable; nothing more is deleted then.
         """
         return clean_up.clean_up(self._job, dry_run=dry_run, num_retained=num_retained, deleted=deleted)
 

@@ -95,7 +95,8 @@ with `dry_run`, of each that would go."""
 def clean_up(job: Job, *, dry_run: bool, num_retained: int | None, deleted: Deleted | None) -> CleanUp:
     """See `CheckpointCoordinator.clean_up`."""
     cost = job.running_cost()
-    keep = num_retained or job.options.num_retained
+    options = job.options if num_retained is None else replace(job.options, num_retained=num_retained)
+    keep = options.num_retained
     marks = Marks(job.store, job.names)
     now = job.clock.now()
     before = now - job.options.min_age if job.options.min_age else None

@@ -137,3 +137,14 @@ def test_a_negative_age_is_refused():
     """As it is read."""
     with pytest.raises(InvalidInputError, match=r"min-age: .* a duration cannot be negative"):
         CheckpointOptions(min_age=timedelta(hours=-1))
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_clean_up_that_retains_none_is_refused(job, number):
+    """It would go on without the last checkpoint, or, as by no number at all, by the option."""
+    coordinator = job.coordinator()
+    for position in range(3):
+        job.checkpoint(coordinator, position)
+    with pytest.raises(InvalidInputError, match="num-retained"):
+        coordinator.clean_up(num_retained=number)
+    assert len(coordinator.list()) == 3
