@@ -42,7 +42,7 @@ class CheckpointOptions(KeyedOptions):
             `execution.checkpointing.num-retained`, whose default is 1; ours is 10, because going back a
             week is why people keep daily state).
         min_age: a checkpoint stays restorable for so long after the next one took its place, also beyond
-            `num_retained`, by the clocks of the job's runs.
+            `num_retained`, by the clocks of the job's runs and of the store.
         reader_grace: how long files that only a subsumed checkpoint needs stay readable after the subsume.
         commit_threads: files composed, and other requests sent, concurrently.
         snapshot_interval: timeline records between snapshots, 8 or more. Finding a job's tail takes at most

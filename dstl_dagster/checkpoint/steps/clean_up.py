@@ -98,11 +98,8 @@ def clean_up(job: Job, *, dry_run: bool, num_retained: int | None, deleted: Dele
     options = job.options if num_retained is None else replace(job.options, num_retained=num_retained)
     keep = options.num_retained
     marks = Marks(job.store, job.names)
-    now = job.clock.now()
-    before = now - job.options.min_age if job.options.min_age else None
-
     foreseen = _Foreseen(job.timeline) if dry_run else None
-    subsume = partial(_subsume, foreseen or job.timeline, keep, now, before)
+    subsume = partial(_subsume, job, foreseen or job.timeline, keep)
     subsumed, _ = both(subsume, marks.find, job.lookup_threads)
     report = collect_garbage(job, dry_run=dry_run, marks=marks, foreseen=foreseen, deleted=deleted)
     log.info("step 7 clean up: job %s, %d objects deleted", job.name, report.objects)
@@ -110,15 +107,15 @@ def clean_up(job: Job, *, dry_run: bool, num_retained: int | None, deleted: Dele
     return replace(report, subsumed=subsumed)
 
 
-def _subsume(
-    timeline: Timeline | _Foreseen, keep: int, now: datetime, before: datetime | None
-) -> tuple[int, ...]:
+def _subsume(job: Job, timeline: Timeline | _Foreseen, keep: int) -> tuple[int, ...]:
     subsumed: list[int] = []
 
     def next_record(view: TimelineView) -> Released | Subsumed | None:
+        now = _surely_now(job)
         released = retention.to_release_ended(view, now)
         if released is not None:
             return released
+        before = now - job.options.min_age if job.options.min_age else None
         record = retention.to_subsume(view, keep, before)
         return record and replace(record, checkpoint_ids=record.checkpoint_ids[:_SUBSUMED_AT_ONCE])
 
@@ -130,6 +127,14 @@ def _subsume(
         subsumed += ids
         if len(ids) < _SUBSUMED_AT_ONCE:
             return tuple(subsumed)
+
+
+def _surely_now(job: Job) -> datetime:
+    """By this machine's clock, and by the store's where an answer had it: what one that is ahead would end is
+    not put back.
+    """
+    server, here = job.store.server_time(), job.clock.now()
+    return here if server is None else min(here, server)
 
 
 def collect_garbage(

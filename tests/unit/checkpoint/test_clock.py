@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, Generation, LocalObjectStore, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
 
@@ -64,6 +66,27 @@ def test_an_hour_back_takes_no_grace_from_readers(keyed_on, store_of):
     assert keyed.store.stat(manifest) is None or manifest in _named_by(keyed)
     assert keyed.coordinator.audit().garbage.objects == 0
     assert keyed.rows() == [{"tail": "N1", "flights": 3}]
+
+
+@pytest.mark.parametrize("options", [{"min_age": timedelta(days=2)}, {}])
+def test_a_machine_whose_clock_is_ahead_ends_nothing(options):
+    """Neither a savepoint nor the age of a checkpoint: what is deleted does not come back."""
+    clock = JumpingClock(datetime(2030, 1, 1, 12, tzinfo=UTC))
+    store, machine = MemoryObjectStore(clock=clock), JumpingClock(clock.now())
+    options = CheckpointOptions(num_retained=1, reader_grace=timedelta(0), **options)
+    coordinator = CheckpointCoordinator("orders", store, options, clock=machine)
+    for number in (1, 2, 3):
+        attempt = coordinator.trigger()
+        coordinator.record(attempt)
+        coordinator.confirm(attempt)
+        coordinator.compose_commit()
+        if number == 1 and not options.min_age:
+            coordinator.savepoint(1, "kept", until=clock.now() + timedelta(days=1))
+    machine.jump = timedelta(days=400)
+    assert 1 not in coordinator.clean_up(dry_run=True).subsumed
+    assert 1 not in coordinator.clean_up().subsumed
+    clock.jump = timedelta(days=3)
+    assert 1 in coordinator.clean_up().subsumed
 
 
 def _named_by(keyed):
