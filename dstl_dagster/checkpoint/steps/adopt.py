@@ -22,11 +22,11 @@ from typing import Final
 from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.checkpoint.steps import compose_commit, confirm, trigger
 from dstl_dagster.concurrency import gather
-from dstl_dagster.errors import ConflictError, DstlError, FormatError
+from dstl_dagster.errors import ConflictError, DstlError, FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, StreamStateHandle
 from dstl_dagster.keyed import Manifest, OperatorEntry, store_manifest
 from dstl_dagster.storage import ABSENT, ObjectStat, ObjectStore, Source
-from dstl_dagster.timeline import Attempt, BatchKey
+from dstl_dagster.timeline import Attempt, BatchKey, missing_object
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +99,10 @@ def _copied(
         name = f"{base}/{hashlib.sha256(folder.encode()).hexdigest()[:16]}/{last}"
         try:
             made = _copy(store, stream.name, job.store, name)
+        except NotFoundError as error:
+            what = f"the state of job {manifest.job!r} at checkpoint {manifest.checkpoint_id}"
+            of = (store, manifest.job, manifest.checkpoint_id, manifest.attempt)
+            raise missing_object(*of, what, error) from error
         except ConflictError as error:  # of a try whose answer was lost
             there = job.store.stat(name)
             if there is None:

@@ -175,6 +175,26 @@ def test_another_store(tmp_path) -> None:
         client.close()
 
 
+def test_a_checkpoint_that_goes_while_it_is_cloned(store: MemoryObjectStore, live: Days, monkeypatch) -> None:
+    """Its savepoint is released, say: the error says what became of it, and no job is begun."""
+    live.coordinator.savepoint(1, "kept")
+    copy = MemoryObjectStore.copy
+
+    def after_a_clean_up(*what, **how):
+        monkeypatch.setattr(MemoryObjectStore, "copy", copy)
+        live.coordinator.release("kept")
+        live.keyed.merging()
+        options = CheckpointOptions(num_retained=1, reader_grace=timedelta(0))
+        CheckpointCoordinator("live", store, options).clean_up()
+        return copy(*what, **how)
+
+    monkeypatch.setattr(MemoryObjectStore, "copy", after_a_clean_up)
+    with pytest.raises(NotFoundError, match="the state of job 'live' at checkpoint 1 was deleted") as gone:
+        clone_job(store, "live", "beside", at="savepoint:kept", owner=OWNER)
+    assert gone.value.kind == "checkpoint_gone"
+    assert CheckpointCoordinator("beside", store).latest() is None
+
+
 def test_files_outside_of_the_attempts_are_copied_too(store: MemoryObjectStore) -> None:
     """Of writers that outlive their attempts, or of another program: each file keeps a name of its own."""
     named = {f"{folder}/changelog/1": 0 for folder in ("flink/a", "flink/b")}
