@@ -367,7 +367,8 @@ def check_free(names: FileNames, store: ObjectStore, earlier: Sequence[FileRepor
     taken = [each.object_name for each in final if each.bucket_name == names.bucket]
     if there is not None:
         taken.append(there.name)
-    if names.is_one and name in taken:
+    # One name in two buckets is refused at step 4: earlier is better.
+    if names.is_one and (name in taken or any(each.object_name == name for each in final)):
         way_out = "" if there is None else "move it away and run this again, or "
         raise ConflictError(
             f"{name} exists already: {way_out}write to another name", kind=ErrorKind.FOREIGN_OBJECT

@@ -1,0 +1,21 @@
+"""What is in the way of a write is seen before a task runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from dstl_dagster.errors import ConflictError
+from dstl_dagster.spark.dataframes.file_tasks import FileNames
+from dstl_dagster.spark.dataframes.files import check_free
+from dstl_dagster.storage import MemoryObjectStore
+
+
+def test_a_file_of_one_name_in_two_buckets(job_of):
+    """Records name a file without its bucket."""
+    job = job_of(MemoryObjectStore())
+    earlier = [job.file(job.coordinator().trigger(), "out/x.csv", b"part")]
+    for bucket in (job.store.bucket_name, "other"):
+        with pytest.raises(ConflictError, match=r"out/x.csv exists already: write to another name"):
+            check_free(FileNames(bucket, "out/x.csv"), job.store, earlier)
+    check_free(FileNames("other", "out/y.csv"), job.store, earlier)
+    check_free(FileNames("other", "out", ".csv"), job.store, earlier)
