@@ -312,7 +312,7 @@ def restored_rows(where: tuple[Path, int, int]) -> int:
     assert latest is not None
     state = KeyedState.of(coordinator.store, latest.manifest, OPERATOR)
     assert state is not None
-    tables = list(state.tables(ranges_of_tasks(tasks, SCHEMA.max_parallelism)[task]))
+    tables = list(state.tables([ranges_of_tasks(tasks, SCHEMA.max_parallelism)[task]]))
     return sum(table.num_rows for table in tables)
 
 

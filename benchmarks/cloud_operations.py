@@ -81,7 +81,7 @@ def read_all(store: ObjectStore, key_groups: KeyGroupRange | None = None) -> int
     assert latest is not None
     state = KeyedState.of(store, latest.manifest, OPERATOR)
     assert state is not None
-    rows = sum(table.num_rows for table in state.tables(key_groups))
+    rows = sum(table.num_rows for table in state.tables(key_groups and [key_groups]))
     assert rows
     return rows
 

@@ -273,7 +273,7 @@ def test_tables_are_read_back_bit_for_bit(history: tuple[tuple[str, ...], list[S
         assert state.schema.columns == shown.columns
         found = [shown.columns.empty_table()]
         for each in ranges_of_tasks(readers, MAX_PARALLELISM):
-            for table in state.tables(each):
+            for table in state.tables([each]):
                 groups = key_group_of(table, shown)
                 assert ((groups >= each.start_key_group) & (groups <= each.end_key_group)).all()
                 found.append(table)

@@ -290,7 +290,7 @@ class RunMerge:
         write: Callable[[Iterator[EncodedChanges]], ChangelogStateHandle],
     ) -> MergedRange:
         """Merge this range: `write` gets its changes, unless there are none."""
-        replay = replayed(reader, self.state, key_groups)
+        replay = replayed(reader, self.state, [key_groups])
         slices = replay.slices
         counted = _Counted(self.state.schema, replay.runs(), slices, whole=self.whole)
         changes = iter(counted)

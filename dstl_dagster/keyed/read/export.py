@@ -130,7 +130,7 @@ def _rows(
     state: KeyedState, reader: ChangelogReader, key_groups: KeyGroupRange, as_bytes: Collection[str]
 ) -> pa.Table:
     columns = state.schema.columns
-    tables = list(replayed(reader, state.at, key_groups).tables())
+    tables = list(replayed(reader, state.at, [key_groups]).tables())
     target = [f.with_type(text_as_bytes(f.type)) if f.name in as_bytes else f for f in columns]
     rows = pa.concat_tables([columns.empty_table(), *tables]).cast(pa.schema(target))
     refuse_raw_text(rows, "Parquet's text is UTF-8; export the column as bytes (`as_bytes`, `--as-bytes`)")

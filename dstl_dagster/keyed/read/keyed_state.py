@@ -122,12 +122,18 @@ def split_count(
     return int(min(max_parallelism, 1 + held_bytes // min(_SPLIT_BYTES, most_bytes or _SPLIT_BYTES)))
 
 
-def replayed(reader: ChangelogReader, state: StateAt, key_groups: KeyGroupRange) -> StateReplay:
-    """The changes of some key groups. Opens only files whose range intersects `key_groups`.
+def replayed(
+    reader: ChangelogReader,
+    state: StateAt,
+    key_groups: Sequence[KeyGroupRange],
+    keys: KeysToFind | None = None,
+) -> StateReplay:
+    """The changes of some key groups, ascending and disjoint; with `keys` only of these. Opens only files
+    whose range intersects one of them.
 
     Raises: NotFoundError (a file was deleted meanwhile), FormatError, UnavailableError.
     """
-    (replay,) = replayed_logs(reader, state.schema, [Log(state.handles, [key_groups], state.ttl)])
+    (replay,) = replayed_logs(reader, state.schema, [Log(state.handles, key_groups, state.ttl)], keys)
     return replay
 
 
@@ -284,47 +290,33 @@ class KeyedState:
         """All key groups, in ranges that each fit in memory."""
         return self.at.ranges()
 
-    def tables(self, key_groups: KeyGroupRange | None = None) -> Iterator[pa.Table]:
+    def tables(self, key_groups: Sequence[KeyGroupRange] | None = None) -> Iterator[pa.Table]:
         """The rows, as tables of one or more whole key groups, ascending; never an empty table.
 
         Holds the changes of one of `ranges()`, and of the next `ahead`, which other threads read meanwhile.
         The same checkpoint yields the same rows in the same order.
-        `key_groups`: only these; `None`: all. Text need not be UTF-8, as in Spark: cast it to binary before
-        `to_pylist` or pandas, which raise for it.
+        `key_groups`: only these, ascending and disjoint; `None`: all. Text need not be UTF-8, as in Spark:
+        cast it to binary before `to_pylist` or pandas, which raise for it.
         """
-        yield from self.tables_of([key_groups or self.at.all_key_groups])
-
-    def tables_of(self, ranges: Sequence[KeyGroupRange]) -> Iterator[pa.Table]:
-        """`tables` of several ranges of key groups, ascending and disjoint."""
-        for run in self.runs_of(ranges):
+        for run in self.runs(key_groups):
             alive = run.alive()
             if alive.rows.num_rows:
                 yield alive.rows.select(self.schema.columns.names)
 
-    def runs(self, key_groups: KeyGroupRange | None = None) -> Iterator[LastChanges]:
+    def runs(
+        self, key_groups: Sequence[KeyGroupRange] | None = None, keys: KeysToFind | None = None
+    ) -> Iterator[LastChanges]:
         """The last change of each key, tombstones included, with its key group; otherwise as `tables`.
 
-        A row that has expired is a tombstone.
+        A row that has expired is a tombstone. `keys`: only of these.
         """
-        return self.runs_of([key_groups or self.at.all_key_groups])
-
-    def runs_of(
-        self, ranges: Sequence[KeyGroupRange], keys: KeysToFind | None = None
-    ) -> Iterator[LastChanges]:
-        """`runs` of several ranges of key groups, ascending and disjoint; with `keys` only of these."""
-        wanted = _passes(self.ranges(), ranges)
+        wanted = _passes(self.ranges(), [self.at.all_key_groups] if key_groups is None else key_groups)
         # A remote file that several passes need is fetched once; for a single one, only what it needs is.
         with self.reading(cached=len(wanted) > 1) as reader:
-            replays = [partial(self._replayed, reader, each, keys) for each in wanted]
+            replays = [partial(replayed, reader, self.at, each, keys) for each in wanted]
             with closing(read_ahead(replays, self.ahead, "dstl-pass")) as replays_read:
                 for replay in replays_read:
                     yield from replay.runs()
-
-    def _replayed(
-        self, reader: ChangelogReader, ranges: Sequence[KeyGroupRange], keys: KeysToFind | None
-    ) -> StateReplay:
-        (replay,) = replayed_logs(reader, self.schema, [Log(self.handles, ranges, self.at.ttl)], keys)
-        return replay
 
     def row(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """The row of one key; `None` if there is none. Reads as `rows`.
@@ -355,7 +347,7 @@ class KeyedState:
         found: list[LastChanges] = []
         for part in self._newest_first():
             left = wanted.without([run.rows for run in found])
-            found += part.runs_of(left.touched_ranges(), left) if left.rows.num_rows else []
+            found += part.runs(left.touched_ranges(), left) if left.rows.num_rows else []
         tables = [run.alive().rows.select(names) for run in found]
         return pa.concat_tables([self.schema.columns.empty_table(), *tables])
 

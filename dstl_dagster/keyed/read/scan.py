@@ -200,7 +200,7 @@ class StateScan:
             if store is None:
                 files = self.at.options.files
                 store = stack.enter_context(closing(open_store(self.at.store_uri, files)))
-            for table in self.at.opened(store).tables_of(self._ranges) if self._ranges else ():
+            for table in self.at.opened(store).tables(self._ranges) if self._ranges else ():
                 kept = table if self._where is None else table.filter(self._where)
                 kept = kept if self._scope is None else kept.filter(self._scope.holds(kept))
                 rows = kept.select(list(self._names)).cast(schema)

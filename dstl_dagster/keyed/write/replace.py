@@ -81,7 +81,7 @@ def replacements(
     """
     ahead = _Ahead(_checked(each, schema, scope, what) for each in new)
     ranges = common_ranges([key_groups], None if scope is None else scope.key_groups(schema))
-    for run in () if state is None else state.runs_of(ranges):
+    for run in () if state is None else state.runs(ranges):
         last = int(run.key_groups.max(initial=0))
         alive = run.alive()
         old = Grouped(alive.rows.select(schema.columns.names), alive.key_groups)

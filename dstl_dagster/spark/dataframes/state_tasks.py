@@ -154,7 +154,7 @@ class ReadStateTask:
             task_store(state.store_uri, self.reads, state.options.files) as store,
             state.opened(store, process_cache()).reading() as reader,
         ):
-            replay = replayed(reader, state, key_groups)
+            replay = replayed(reader, state, [key_groups])
         for table in replay.tables():
             kept = table if self.scope is None else table.filter(self.scope.holds(table))
             yield from kept.to_batches(max_chunksize=_OUTPUT_ROWS)

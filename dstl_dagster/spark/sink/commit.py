@@ -178,7 +178,7 @@ def _refuse_shared_keys(written: KeyedState, states: list[Outcome]) -> None:
         return
     each_alone = [replace(at, handles=(handle,)).opened(written.store) for handle in at.handles]
     for key_groups in written.ranges():
-        runs = [run for each in each_alone for run in each.runs(key_groups)]
+        runs = [run for each in each_alone for run in each.runs([key_groups])]
         groups = np.concatenate([run.key_groups for run in runs]).astype(np.uint16)
         order = np.argsort(groups, kind="stable")
         keys = pa.concat_tables([run.rows.select(list(schema.key_columns)) for run in runs])

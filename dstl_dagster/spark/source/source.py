@@ -174,7 +174,7 @@ class StateReader(DataSourceReader):
             return
         with task_store(self._state.store_uri, None, self._state.options.files) as store:
             state = self._state.within(partition.key_groups).opened(store, process_cache())
-            for table in state.tables(partition.key_groups):
+            for table in state.tables([partition.key_groups]):
                 wanted = table if self._where is None else table.filter(self._where.holds(table))
                 yield from _spark_batches(self._columns.taken_from(wanted, state.schema), self._spark_schema)
 

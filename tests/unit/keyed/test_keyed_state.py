@@ -58,7 +58,7 @@ def test_a_range_reads_only_files_that_intersect_it(
     store.read.clear()
     state = keyed.state()
     wanted = KeyGroupRange.of(4, 7)
-    found = pa.concat_tables(state.tables(wanted))
+    found = pa.concat_tables(state.tables([wanted]))
     groups = dict(zip(TAILS, key_group_of(pa.table({"tail": TAILS}), state.schema).tolist(), strict=True))
     assert set(found.column("tail").to_pylist()) == {tail for tail in TAILS if wanted.contains(groups[tail])}
     assert store.changelog_files == 1
