@@ -1,17 +1,21 @@
-"""Calls in several threads whose results come in order, and the parts that a forked child begins anew.
+"""Calls in several threads whose results come in order, values that several threads want, and the parts that
+a forked child begins anew.
 
-Owns every pool that lives as long as one operation, how far reading runs ahead of its reader, and the hook
-that a fork runs. Does not own whether a call is worth a thread (`storage.StoreCapabilities`), nor threads
-that live longer: those of uploads (`upload`) and of deletions (`registry`).
+Owns every pool that lives as long as one operation, how far reading runs ahead of its reader, what is cached
+in memory, and the hook that a fork runs. Does not own whether a call is worth a thread
+(`storage.StoreCapabilities`), nor threads that live longer: those of uploads (`upload`) and of deletions
+(`registry`).
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 from weakref import ref
@@ -30,6 +34,10 @@ _MOST_PASSES: Final = 3
 def passes_ahead() -> int:
     """How many passes a process with the machine to itself reads ahead: one for each core, up to three."""
     return min(_MOST_PASSES, os.cpu_count() or 1)
+
+
+_LARGEST: Final = 8
+"""Of what is kept in memory, no value weighs more than this part."""
 
 
 class Closing(Protocol):
@@ -191,3 +199,67 @@ def _renew_all() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_all)
+
+
+@dataclass
+class _Flight:
+    """Fetching one value, and how many wait for it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+
+
+class Memory:
+    """Values by key, the longest unused dropped first. A forked child begins without any. Any thread.
+
+    Args:
+        most: what all values weigh together, mostly in bytes.
+
+    Attributes:
+        largest: a value that weighs more is not kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.largest = most // _LARGEST
+        self._most = most
+        self._renew()
+        after_fork(self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._flights: dict[Hashable, _Flight] = {}
+        self._weight = 0
+
+    def find(self, key: Hashable) -> Any:
+        with self._lock:
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
+
+    def keep(self, key: Hashable, value: object, weight: int) -> None:
+        if weight > self.largest:
+            return
+        with self._lock:
+            _, before = self._kept.pop(key, (None, 0))
+            self._kept[key] = (value, weight)
+            self._weight += weight - before
+            while self._weight > self._most:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._weight -= dropped
+
+    @contextmanager
+    def one_at_a_time(self, key: Hashable) -> Iterator[None]:
+        """A second caller for the same waits: the first one's answer may be cached."""
+        with self._lock:
+            flight = self._flights.setdefault(key, _Flight())
+            flight.users += 1
+        try:
+            with flight.lock:
+                yield
+        finally:
+            with self._lock:
+                flight.users -= 1
+                if flight.users == 0 and self._flights.get(key) is flight:
+                    del self._flights[key]

@@ -1,6 +1,6 @@
 """A cache of the parts read of changelog files, for later readers. A part is verified before it is cached.
 
-Owns what is in memory, and that a file which several want at once is fetched once. Does not own the files on
+Owns what of a file is in memory. Does not own the files on
 disk (`disk_cache`), nor verifying a part of a file, which its reader does (`nearest_copy`).
 
 Files never change, so a cached part stays right. It has to match: a whole file, the checksum in its handle; a
@@ -10,17 +10,15 @@ no checksum, except on disk for the length of one operation.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Generator, Hashable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from dstl_dagster.changelog.reader.disk_cache import DiskCache
 from dstl_dagster.changelog.reader.read_plan import WHOLE_FILE_BYTES
 from dstl_dagster.changelog.reader.stored_file import Ranges, StoredFile, bound_again
-from dstl_dagster.concurrency import Closing, after_fork
+from dstl_dagster.concurrency import Closing, Memory
 from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format.changelog_file.reader import ReadFooter
 from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
@@ -29,66 +27,8 @@ from dstl_dagster.settings.changelog import FsStateChangelogOptions
 from dstl_dagster.storage import ObjectStore, RangeReader, read_parts
 
 _MEMORY_BYTES: Final = 64 << 20
-_LARGEST: Final = 8
-"""Nothing takes more than this part of the memory."""
 
 T = TypeVar("T")
-
-
-@dataclass
-class _Flight:
-    """Fetching one file, and how many wait for it."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    users: int = 0
-
-
-class _Memory:
-    """Values by key, the longest unused dropped first. Any thread."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self._renew()
-        after_fork(self._renew)
-
-    def _renew(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._flights: dict[Hashable, _Flight] = {}
-        self._bytes = 0
-
-    def find(self, key: Hashable) -> Any:
-        with self._lock:
-            if key not in self._kept:
-                return None
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
-
-    def keep(self, key: Hashable, value: object, held_bytes: int) -> None:
-        if held_bytes > self.most_bytes // _LARGEST:
-            return
-        with self._lock:
-            _, before = self._kept.pop(key, (None, 0))
-            self._kept[key] = (value, held_bytes)
-            self._bytes += held_bytes - before
-            while self._bytes > self.most_bytes:
-                _, (_, dropped) = self._kept.popitem(last=False)
-                self._bytes -= dropped
-
-    @contextmanager
-    def one_at_a_time(self, key: Hashable) -> Iterator[None]:
-        """A second caller for the same waits: the first one's answer may be cached."""
-        with self._lock:
-            flight = self._flights.setdefault(key, _Flight())
-            flight.users += 1
-        try:
-            with flight.lock:
-                yield
-        finally:
-            with self._lock:
-                flight.users -= 1
-                if flight.users == 0 and self._flights.get(key) is flight:
-                    del self._flights[key]
 
 
 class ReadCache(Closing):
@@ -102,7 +42,7 @@ class ReadCache(Closing):
     """
 
     def __init__(self, memory_bytes: int = _MEMORY_BYTES, disk: DiskCache | None = None) -> None:
-        self._memory = _Memory(memory_bytes)
+        self._memory = Memory(memory_bytes)
         self._disk = disk
 
     def with_disk(self, options: FsStateChangelogOptions) -> ReadCache:
@@ -139,7 +79,7 @@ class ReadCache(Closing):
             return _twice(lambda: disk.keep(key, place, size_bytes, pieces_of(store, stream, size_bytes)))
 
     def _is_small(self, stream: StreamStateHandle) -> bool:
-        largest = min(WHOLE_FILE_BYTES, self._memory.most_bytes // _LARGEST)
+        largest = min(WHOLE_FILE_BYTES, self._memory.largest)
         return _is_provable(stream) and (stream.stored_bytes or 0) <= largest
 
     def footer(self, store: ObjectStore, stream: StreamStateHandle) -> ReadFooter:
@@ -221,7 +161,7 @@ def pieces_of(
 
 @dataclass(frozen=True)
 class _HeldRanges:
-    memory: _Memory
+    memory: Memory
     file: Hashable
 
     def find(self, start: int, length: int) -> bytes | memoryview | None:
@@ -229,7 +169,7 @@ class _HeldRanges:
         return found
 
     def keep(self, start: int, octets: bytes | memoryview) -> None:
-        if len(octets) <= self.memory.most_bytes // _LARGEST:
+        if len(octets) <= self.memory.largest:
             kept = octets if _is_most(octets) else bytes(octets)
             self.memory.keep((self.file, start, len(octets)), kept, len(octets))
 

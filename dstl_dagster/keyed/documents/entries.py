@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Final
 
-from dstl_dagster.concurrency import gather
+from dstl_dagster.concurrency import Memory, gather
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, plain_object, whole_number
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
@@ -294,9 +293,7 @@ class RunLists:
     """The lists that were read or written last: later manifests name the same ones. Thread-safe."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, _List] = {}
-        self._lock = threading.Lock()
-        self._loading: dict[str, threading.Lock] = {}
+        self._kept = Memory(_MOST_KEPT)
 
     def of(self, store: ObjectStore, job: str, wanted: Mapping[str, int]) -> Callable[[str, str], Listed]:
         """A function that returns an operator's part of each of these lists, by name with their checksums.
@@ -309,16 +306,11 @@ class RunLists:
         return lambda name, operator: found[name].of(operator)
 
     def _one(self, store: ObjectStore, job: str, name: str, crc32c: int) -> _List:
-        with self._lock:
-            alone = self._loading.setdefault(name, threading.Lock())
-        with alone:  # manifests that are read at once name the same lists
-            with self._lock:
-                found = self._find(name, crc32c)
+        with self._kept.one_at_a_time(name):  # manifests that are read at once name the same lists
+            found: _List | None = self._kept.find((name, crc32c))
             if found is None:
                 found = load_list(store, job, name, crc32c)
-                self._keep(found)
-        with self._lock:
-            self._loading.pop(name, None)
+                self._kept.keep((name, crc32c), found, 1)
         return found
 
     def written(
@@ -327,20 +319,8 @@ class RunLists:
         """The entries after these moved into this object."""
         crc32c = crc32c_of(payload)
         listed = {each: replace(entries[each].as_listed(), name=name, crc32c=crc32c) for each in names}
-        self._keep(_List(name, crc32c, {}, dict(listed)))
+        self._kept.keep((name, crc32c), _List(name, crc32c, {}, dict(listed)), 1)
         return {
             each: replace(entry, listed=listed[each]) if each in listed else entry
             for each, entry in entries.items()
         }
-
-    def _find(self, name: str, crc32c: int) -> _List | None:
-        found = self._kept.pop(name, None)
-        if found is not None:
-            self._kept[name] = found
-        return found if found is not None and found.crc32c == crc32c else None
-
-    def _keep(self, each: _List) -> None:
-        with self._lock:
-            self._kept[each.name] = each
-            if len(self._kept) > _MOST_KEPT:
-                del self._kept[next(iter(self._kept))]

@@ -9,10 +9,8 @@ key's key group (`state`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
 from functools import reduce
 from operator import and_, or_
 from typing import Any, TypeAlias
@@ -21,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import pyarrow.types as pt
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import KeyGroupRange, merged_ranges
@@ -201,21 +198,7 @@ def _key_groups_of(conjunction: Sequence[Any], schema: StateSchema) -> set[int] 
 
 def _is_exact(value: Any, kind: pa.DataType) -> bool:
     """Whether only one stored value equals it, so that its hash is the key's."""
-    if value is None:
-        return True
-    exact: Collection[type]
-    if pt.is_boolean(kind):
-        exact = (bool,)
-    elif pt.is_integer(kind):
-        exact = (int,)
-    elif pt.is_decimal(kind):
-        exact = (Decimal,)
-    elif pt.is_string(kind):
-        exact = (str,)
-    elif pt.is_binary(kind):
-        exact = (bytes,)
-    elif pt.is_date(kind):
-        exact = (date,)
-    else:
-        exact = (datetime,)
-    return type(value) in exact
+    try:
+        return value is None or type(pa.scalar(value, kind).as_py()) is type(value)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return False
