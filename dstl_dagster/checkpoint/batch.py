@@ -313,10 +313,9 @@ class Batch:
         with self.aborted_on_error():
             self._flush()  # what is due depends on what the batch itself wrote
             self._operators = with_due_merges(
-                coordinator.store,
-                self.attempt,
                 parent.manifest,
                 self._operators,
+                self.shared_files,
                 coordinator.job_options,
                 self.merge_executor,
             )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.job import Checkpoint
-from dstl_dagster.keyed import NameChange, OperatorReport, StateAt, due_operators, merge_of_all
+from dstl_dagster.keyed import DueMerge, NameChange, OperatorReport, StateAt, due_operators, with_merge
 from dstl_dagster.state import ColumnChanges, StateSchema
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def materialize(
     Args:
         operators: only these; `None`: all.
         force: merge every state that is not one run.
-        progress: called for each operator as `merge_of_all` does.
+        progress: called for each operator as `with_merge` does.
 
     Raises: ConflictError (kind `attempt_open`, `moved`), InvalidInputError (kind `no_state`),
     NotFoundError, FormatError, UnavailableError; the attempt is aborted then.
@@ -93,21 +93,21 @@ def materialize(
     latest = coordinator.latest()
     if latest is None:
         return None
-    store, manifest = coordinator.store, latest.manifest
+    manifest = latest.manifest
     due = due_operators(manifest, coordinator.options, operators, force=force)
     if not due:
         return None
     batch = Batch.on(coordinator, latest)
     with batch.aborted_on_error():
         for each in due:
-            report = merge_of_all(
-                store,
-                batch.attempt,
+            entry = manifest.operators[each].report
+            report = with_merge(
+                entry.unchanged(),
                 manifest,
-                each,
+                DueMerge.of_all(entry.max_parallelism),
+                batch.shared_files,
                 coordinator.job_options,
                 progress=progress,
-                shared=batch.shared_files,
             )
             batch.add(report)
     checkpoint = batch.complete()

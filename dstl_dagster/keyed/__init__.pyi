@@ -35,9 +35,10 @@ from dstl_dagster.keyed.merge.merge import (
     MergedRange as MergedRange,
     RunMerge as RunMerge,
     due_operators as due_operators,
-    merge_of_all as merge_of_all,
     with_due_merges as with_due_merges,
+    with_merge as with_merge,
 )
+from dstl_dagster.keyed.merge.policy import DueMerge as DueMerge
 from dstl_dagster.keyed.write.replace import (
     Grouped as Grouped,
     Replacement as Replacement,

@@ -10,7 +10,6 @@ clean-ups, snapshots, the archive and the hint.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import itertools
 import json
 import sys
@@ -24,8 +23,7 @@ import pyarrow as pa
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, FileReport, materialize
 from dstl_dagster.format import KeyGroupRange
-from dstl_dagster.keyed import KeyedState, write_rows
-from dstl_dagster.keyed.merge.merge import write_merge
+from dstl_dagster.keyed import KeyedState, SharedFiles, with_merge, write_rows
 from dstl_dagster.keyed.merge.policy import DueMerge
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import CheckpointOptions
@@ -139,11 +137,8 @@ class _Maker:
         coordinator = self.coordinator
         latest = coordinator.latest()
         if slice_ is not None and latest is not None:
-            state = KeyedState.of(self.store, latest.manifest, OPERATOR)
-            assert state is not None
-            due, runs = DueMerge(slice_, 0), latest.manifest.operators[OPERATOR].runs
-            merge = write_merge(self.store, attempt, state, runs, due)
-            report = dataclasses.replace(report, merges=(merge,))
+            shared = SharedFiles(self.store, attempt)
+            report = shared.durable_now(with_merge(report, latest.manifest, DueMerge(slice_, 0), shared))
         coordinator.record(attempt, [report], [file], {"source": batch})
         coordinator.confirm(attempt)
         coordinator.compose_commit()

@@ -148,7 +148,7 @@ def the_merge_of_an_idle_operator_is_forgotten(broken: pytest.MonkeyPatch) -> No
 
 
 def everything_is_due_always(broken: pytest.MonkeyPatch) -> None:
-    broken.setattr(merge, "_due", lambda entry, *_: merge._everything(entry))
+    broken.setattr(merge, "_due", lambda entry, *_: merge.DueMerge.of_all(entry.report.max_parallelism))
 
 
 def tasks_lose_a_range(broken: pytest.MonkeyPatch) -> None:

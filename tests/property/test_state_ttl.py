@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, materialize
 from dstl_dagster.format import KeyGroupRange, StateTtl
-from dstl_dagster.keyed import KeyedState, StateScan, diff_checkpoints, key_history, write_rows
+from dstl_dagster.keyed import KeyedState, StateScan, diff_checkpoints, key_history, with_merge, write_rows
 from dstl_dagster.keyed.merge import merge as merge_module
-from dstl_dagster.keyed.merge.merge import write_merge
 from dstl_dagster.keyed.merge.policy import DueMerge
 from dstl_dagster.keyed.read import diff as diff_module
 from dstl_dagster.settings import StateTtlConfig
@@ -199,14 +198,14 @@ class World:
     def _below(self, batch: Batch, step: Step, report: Any) -> Any:
         """The report with what is merged below it."""
         what, key_groups = step.below
-        state = None if batch.parent is None else KeyedState.of(self.store, batch.parent.manifest, "op")
-        if state is None or batch.parent is None or what == "nothing":
+        entry = None if batch.parent is None else batch.parent.manifest.operators.get("op")
+        if entry is None or batch.parent is None or what == "nothing":
             return report
-        runs = batch.parent.manifest.operators["op"].runs
+        runs = entry.runs
         newer = what == "newer" and len(runs) > 2
         due = DueMerge(key_groups, runs[1].first if newer else 0)
-        merge = write_merge(self.store, batch.attempt, state, runs, due)
-        return replace(report, merges=(merge,))
+        shared = batch.shared_files
+        return shared.durable_now(with_merge(report, batch.parent.manifest, due, shared))
 
     def disagreement(self) -> str | None:
         for checkpoint, model in self.said:

@@ -12,9 +12,8 @@ import pytest
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, FileReport, OperatorReport
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, StreamStateHandle
-from dstl_dagster.keyed import KeyedState, Run, write_rows
+from dstl_dagster.keyed import KeyedState, Run, SharedFiles, with_merge, write_rows
 from dstl_dagster.keyed.documents.runs import Merge
-from dstl_dagster.keyed.merge.merge import write_merge
 from dstl_dagster.keyed.merge.policy import DueMerge
 from dstl_dagster.recoverable import GSRecoverableWriter
 from dstl_dagster.settings import CheckpointOptions, GSFileSystemOptions
@@ -178,10 +177,15 @@ class KeyedJob:
         assert latest is not None
         attempt = self.coordinator.trigger()
         before = latest.manifest.operators[self.OPERATOR]
-        due = DueMerge(key_groups, first)
-        merge = write_merge(self.store, attempt, self.state(latest), before.runs, due)
         report = self.report(attempt, *changes, **how) if changes else before.report.unchanged()  # type: ignore[arg-type]
-        return self.complete(attempt, dataclasses.replace(report, merges=(merge,)))
+        return self.complete(attempt, self.merged(attempt, report, latest, DueMerge(key_groups, first)))
+
+    def merged(
+        self, attempt: Attempt, report: OperatorReport, parent: Checkpoint, due: DueMerge
+    ) -> OperatorReport:
+        """The report with this merge below it, durable."""
+        shared = SharedFiles(self.store, attempt)
+        return shared.durable_now(with_merge(report, parent.manifest, due, shared))
 
     def rows(self, checkpoint: Checkpoint | None = None) -> list[dict[str, Any]]:
         """The rows, by the order of their keys."""

@@ -27,10 +27,9 @@ from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, ranges_of_t
 from dstl_dagster.keyed.documents.entries import OperatorEntry
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.documents.reports import OperatorReport
-from dstl_dagster.keyed.documents.runs import FROM_THE_BEGINNING, Merge, Run, within
+from dstl_dagster.keyed.documents.runs import Merge, Run, within
 from dstl_dagster.keyed.merge.policy import SMALL_RUN_BYTES, DueMerge, MergePolicy
 from dstl_dagster.keyed.read.keyed_state import (
-    KeyedState,
     StateAt,
     is_keyed,
     replayed,
@@ -47,7 +46,6 @@ from dstl_dagster.state import (
     encoded_pieces,
     key_hashes,
 )
-from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import Attempt
 
 log = logging.getLogger(__name__)
@@ -101,27 +99,23 @@ def _due(entry: OperatorEntry, options: CheckpointOptions, own_bytes: int) -> Du
 
 
 def with_due_merges(
-    store: ObjectStore,
-    attempt: Attempt,
     parent: Manifest,
     reports: Iterable[OperatorReport],
+    shared: SharedFiles,
     options: JobOptions,
     executor: MergeExecutor | None = None,
 ) -> list[OperatorReport]:
     """The reports, each with the merge of older runs that its changes pay for. And, in any case, with a
-    merge of all of each operator whose TTL ends or becomes longer in its report. All of it is durable; what
-    is small shares files. `executor`: merges what takes several ranges; `None`: this process does.
+    merge of all of each operator whose TTL ends or becomes longer in its report. All of it is durable.
 
-    Raises: NotFoundError, FormatError, UnavailableError.
+    Arguments and errors: as `with_merge`.
     """
-    shared = SharedFiles(store, attempt)
     found = []
     for report in reports:
         entry = parent.operators.get(report.operator)
         due = None if entry is None or report.merges else _due_beside(entry, report, options.checkpoint)
         if due is not None:
-            merge = _merged(store, attempt, parent, report, due, options, shared, executor)
-            report = replace(report, merges=(merge,))
+            report = with_merge(report, parent, due, shared, options, executor=executor)
         found.append(report)
     shared.flush()
     return [shared.durable(report) for report in found]
@@ -130,125 +124,70 @@ def with_due_merges(
 def _due_beside(entry: OperatorEntry, own: OperatorReport, options: CheckpointOptions) -> DueMerge | None:
     if own.ttl is not None and not own.ttl.hides_what(entry.report.ttl):
         # Rows that the parent hides would come back: they are left out permanently, at once.
-        return _everything(entry)
+        return DueMerge.of_all(own.max_parallelism)
     if not options.materialize or not own.handles or not is_keyed(entry.report):
         return None
     return _due(entry, options, own.stored_bytes)
 
 
-def _everything(entry: OperatorEntry) -> DueMerge:
-    return DueMerge(KeyGroupRange.of(0, entry.report.max_parallelism - 1), FROM_THE_BEGINNING)
-
-
-def _merged(
-    store: ObjectStore,
-    attempt: Attempt,
+def with_merge(
+    report: OperatorReport,
     parent: Manifest,
-    own: OperatorReport,
     due: DueMerge,
-    options: JobOptions,
     shared: SharedFiles,
-    executor: MergeExecutor | None,
-) -> Merge:
-    state = KeyedState.of(store, parent, own.operator, options)
-    assert state is not None, "its parent has it"
-    if own.column_ids != state.schema.column_ids:
-        # The columns as this attempt leaves them: what it drops is not written again.
-        schema = schema_of(own).covering(state.schema)
-        state = replace(state, at=replace(state.at, schema=schema))
-    runs = parent.operators[own.operator].runs
-    merge = write_merge(store, attempt, state, runs, due, shared, executor=executor)
-    log.info(
-        "operator %s: merged %d runs of checkpoint %d, of key groups %s",
-        own.operator,
-        sum(run.first >= due.first for run in runs),
-        parent.checkpoint_id,
-        due.key_groups,
-    )
-    return merge
-
-
-def merge_of_all(
-    store: ObjectStore,
-    attempt: Attempt,
-    parent: Manifest,
-    operator: str,
     options: JobOptions | None = None,
     *,
     progress: Progress | None = None,
-    shared: SharedFiles | None = None,
-) -> OperatorReport:
-    """The report of an attempt that merges all runs of an operator, which the parent must have, and changes
-    nothing. Arguments and errors: as `write_merge`.
-    """
-    entry, state = parent.operators[operator], KeyedState.of(store, parent, operator, options)
-    assert state is not None, "its parent has it"
-    merge = write_merge(store, attempt, state, entry.runs, _everything(entry), shared, progress=progress)
-    return replace(entry.report.unchanged(), merges=(merge,))
-
-
-def write_merge(
-    store: ObjectStore,
-    attempt: Attempt,
-    state: KeyedState,
-    runs: Collection[Run],
-    due: DueMerge,
-    shared: SharedFiles | None = None,
-    *,
-    progress: Progress | None = None,
     executor: MergeExecutor | None = None,
-) -> Merge:
-    """Write what these runs of a state come to, as ordinary changelog files of `attempt`.
+) -> OperatorReport:
+    """The report of an attempt with some runs of its parent merged below its changes, as ordinary changelog
+    files of the attempt.
 
     One handle for each range of key groups that fits in a file and has changes: the schema, then each of them
     once, in the key group that it was written in. The same runs give the same changes.
 
     Args:
-        state: at the attempt's parent. Its options say how the changelog files are written, too.
-        runs: of the state, oldest first.
-        due: which of them are merged.
-        shared: small ranges wait there to share files, and are durable once it is flushed; `None`: they share
-            files with each other alone, and all is durable on return.
+        parent: has the operator.
+        due: which of its runs are merged.
+        shared: the attempt's; small ranges wait there to share files.
+        options: of the job.
         progress: called with (ranges done, ranges in total).
-        executor: as for `with_due_merges`.
+        executor: merges what takes several ranges; `None`: this process does.
 
     Raises: NotFoundError (kind `checkpoint_gone`), FormatError, UnavailableError. Files written before the
     error carry the attempt and are in no report; clean-up deletes them once the attempt is dead.
     """
+    runs = parent.operators[report.operator].runs
     taken = [run for run in runs if run.first >= due.first]
     handles = tuple(within((handle for run in taken for handle in run.handles), [due.key_groups]))
     # Without anything older, nothing is left for a tombstone to hide.
     older = (run for run in runs if run.first < due.first)
     whole = not any(within((handle for run in older for handle in run.handles), [due.key_groups]))
-    work = RunMerge(attempt, replace(state.at, handles=handles), whole)
-    into = shared or SharedFiles(store, attempt)
+    state = StateAt.existing(shared.store, parent, report.operator, options)
+    if report.column_ids != state.schema.column_ids:
+        # The columns as this attempt leaves them: what it drops is not written again.
+        state = replace(state, schema=schema_of(report).covering(state.schema))
+    work = RunMerge(shared.attempt, replace(state, handles=handles), whole)
     ranges = _ranges(handles, due.key_groups)
     fits = split_count(handles, due.key_groups.number_of_key_groups) == 1  # in memory, as a whole
     merged = None if executor is None or fits else executor(work, ranges)
     written = []
     upserts = deletes = 0
-    for count, each in enumerate(merged or _merged_here(store, into, work, ranges), 1):
+    for count, each in enumerate(merged or _merged_here(shared, work, ranges), 1):
         upserts, deletes = upserts + each.upserts, deletes + each.deletes
         if each.handle is not None:
             written.append(each.handle)
         if progress is not None:
             progress(count, len(ranges))
-    run = Run(
-        due.first,
+    run = Run(due.first, state.checkpoint_id, tuple(written), True, whole, upserts, deletes)
+    log.info(
+        "operator %s: merged %d runs of checkpoint %d, of key groups %s",
+        state.operator,
+        len(taken),
         state.checkpoint_id,
-        tuple(written),
-        merged=True,
-        whole=whole,
-        upserts=upserts,
-        deletes=deletes,
+        due.key_groups,
     )
-    merge = Merge(due.key_groups, run)
-    if shared is not None:
-        return merge
-    (durable,) = into.durable_now(
-        OperatorReport(state.operator, (), max_parallelism=state.schema.max_parallelism, merges=(merge,))
-    ).merges
-    return durable
+    return replace(report, merges=(Merge(due.key_groups, run),))
 
 
 def _ranges(handles: Iterable[ChangelogStateHandle], key_groups: KeyGroupRange) -> list[KeyGroupRange]:
@@ -306,13 +245,13 @@ MergeExecutor = Callable[[RunMerge, Sequence[KeyGroupRange]], Sequence[MergedRan
 
 
 def _merged_here(
-    store: ObjectStore, into: SharedFiles, merge: RunMerge, ranges: Sequence[KeyGroupRange]
+    into: SharedFiles, merge: RunMerge, ranges: Sequence[KeyGroupRange]
 ) -> Iterator[MergedRange]:
     """In this process, one after the other; small ones share files."""
     state = merge.state
     with (
-        open_attempt_changelog(store, merge.attempt, state.options) as storage,
-        state.opened(store).reading(cached=len(ranges) > 1) as reader,
+        open_attempt_changelog(into.store, merge.attempt, state.options) as storage,
+        state.opened(into.store).reading(cached=len(ranges) > 1) as reader,
     ):
         for each in ranges:
             write = partial(

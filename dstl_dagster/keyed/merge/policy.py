@@ -41,6 +41,10 @@ class DueMerge(NamedTuple):
     key_groups: KeyGroupRange
     first: int
 
+    @classmethod
+    def of_all(cls, max_parallelism: int) -> DueMerge:
+        return cls(KeyGroupRange.of(0, max_parallelism - 1), FROM_THE_BEGINNING)
+
 
 @dataclass(frozen=True, slots=True)
 class MergePolicy:

@@ -25,7 +25,6 @@ from dstl_dagster.errors import InternalError, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, SnapshotResult, StreamStateHandle
 from dstl_dagster.format.changes import payload_bytes
 from dstl_dagster.keyed.documents.reports import WAITING, OperatorReport
-from dstl_dagster.keyed.documents.runs import Run
 from dstl_dagster.keyed.write.writer import open_attempt_changelog, write_range
 from dstl_dagster.settings import JobOptions
 from dstl_dagster.state import EncodedChanges, StateSchema
@@ -118,8 +117,8 @@ class SharedFiles:
     """
 
     def __init__(self, store: ObjectStore, attempt: Attempt) -> None:
-        self._store = store
-        self._attempt = attempt
+        self.store = store
+        self.attempt = attempt
         self._folder = attempt.names.changelog_base_path(attempt.attempt)
         self._waiting: list[tuple[SmallRange, ChangelogStateHandle]] = []
         self._waiting_bytes = 0
@@ -149,7 +148,7 @@ class SharedFiles:
         """Keep these changes if they are few; otherwise write them, durably, into a file of their own."""
         small, rest = held_if_small(changes, key_groups, options)
         if small is None:
-            return write_range(storage, self._attempt, operator, schema, key_groups, rest)
+            return write_range(storage, self.attempt, operator, schema, key_groups, rest)
         return self.add(SmallRange(operator, key_groups, schema.to_bytes(), small, options))
 
     def flush(self) -> None:
@@ -163,15 +162,11 @@ class SharedFiles:
 
     def durable(self, report: OperatorReport) -> OperatorReport:
         """The report with real handles, as far as they were flushed."""
-        if not report.is_waiting:
-            return report
-        merges = tuple(replace(merge, run=self._real(merge.run)) for merge in report.merges)
-        return replace(report, handles=self._real_handles(report.handles), merges=merges)
+        runs = [(each, self._real(each.run.handles)) for each in report.merges]
+        merges = tuple(replace(each, run=replace(each.run, handles=handles)) for each, handles in runs)
+        return replace(report, handles=self._real(report.handles), merges=merges)
 
-    def _real(self, run: Run) -> Run:
-        return replace(run, handles=self._real_handles(run.handles))
-
-    def _real_handles(self, handles: Iterable[ChangelogStateHandle]) -> tuple[ChangelogStateHandle, ...]:
+    def _real(self, handles: Iterable[ChangelogStateHandle]) -> tuple[ChangelogStateHandle, ...]:
         return tuple(self._durable.get(handle.state_handle_id, handle) for handle in handles)
 
     def durable_now(self, report: OperatorReport) -> OperatorReport:
@@ -184,7 +179,7 @@ class SharedFiles:
         options = options.with_call(_TOGETHER)
         sizes = [small.size_bytes for small, _ in waiting]
         files = [waiting[start:stop] for start, stop in files_of(sizes)]
-        with open_attempt_changelog(self._store, self._attempt, options) as storage, ExitStack() as writers:
+        with open_attempt_changelog(self.store, self.attempt, options) as storage, ExitStack() as writers:
             begun = [self._begin(storage, writers, [small for small, _ in file]) for file in files]
             for file, persisted in zip(files, begun, strict=True):
                 self._end(file, persisted)
@@ -198,7 +193,7 @@ class SharedFiles:
             writer.append_meta(small.schema)
             writer.append_batch(small.changes.key_groups, small.changes.changes)
             writer.next_sequence_number()  # the next range is a change set of its own
-        return writer.persist(writer.initial_sequence_number(), self._attempt.checkpoint_id)
+        return writer.persist(writer.initial_sequence_number(), self.attempt.checkpoint_id)
 
     def _end(
         self,

@@ -14,7 +14,6 @@ from dstl_dagster.errors import ConflictError, FormatError, InvalidInputError, U
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange
 from dstl_dagster.keyed import Run, due_operators, load_report
 from dstl_dagster.keyed.documents.runs import Merge
-from dstl_dagster.keyed.merge.merge import write_merge
 from dstl_dagster.keyed.merge.policy import DueMerge
 from dstl_dagster.keyed.read import keyed_state
 from dstl_dagster.settings import CheckpointOptions
@@ -161,8 +160,8 @@ def test_the_same_runs_give_the_same_merge(keyed: KeyedJob) -> None:
     logs = []
     for _ in range(2):
         attempt = keyed.coordinator.trigger()
-        merge = write_merge(keyed.store, attempt, keyed.state(last), entry(last).runs, DueMerge(ALL, first=0))
-        made = keyed.complete(attempt, dataclasses.replace(entry(last).report.unchanged(), merges=(merge,)))
+        report = keyed.merged(attempt, entry(last).report.unchanged(), last, DueMerge(ALL, first=0))
+        made = keyed.complete(attempt, report)
         logs.append(changes_of(keyed, made))
         assert (made.manifest.changes, made.manifest.rows.exact) == (0, 30)
     assert logs[0] == logs[1]
@@ -250,8 +249,7 @@ def test_a_report_with_merges_is_read_again(keyed: KeyedJob) -> None:
     """As it was stored, and refused if it is not valid."""
     last = keyed.changes(ROWS)
     attempt = keyed.coordinator.trigger()
-    merge = write_merge(keyed.store, attempt, keyed.state(last), entry(last).runs, DueMerge(ALL, first=0))
-    report = dataclasses.replace(entry(last).report.unchanged(), merges=(merge,))
+    report = keyed.merged(attempt, entry(last).report.unchanged(), last, DueMerge(ALL, first=0))
     assert OperatorReport.from_json(report.to_json()) == report
     plain = report.to_json()
     plain["merges"][0]["run"]["runs"][0][2] = 7

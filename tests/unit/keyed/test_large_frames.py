@@ -13,11 +13,10 @@ import pyarrow.compute as pc
 import pytest
 
 import dstl_dagster as dstl
-from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint import CheckpointCoordinator, materialize
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.jobs import frames
 from dstl_dagster.keyed import diff_checkpoints, export_checkpoint, write_rows
-from dstl_dagster.keyed.merge.merge import merge_of_all
 from dstl_dagster.state import StateSchema, evaluated_rules, pieces
 from dstl_dagster.storage import LocalObjectStore
 
@@ -191,10 +190,7 @@ def walk(folder: Path, rows: int, text_bytes: int, schema: str = "tail BIGINT, n
     export = export_checkpoint(store, third.manifest, "op", folder.joinpath("out").as_uri())
     assert export.rows == rows - 1
     coordinator = CheckpointCoordinator("job", store)
-    attempt = coordinator.trigger()
-    report = merge_of_all(store, attempt, third.manifest, "op")
-    coordinator.record(attempt, [report])
-    coordinator.confirm(attempt)
+    materialize(coordinator, force=True)
     assert len(coordinator.get(4).manifest.operators["op"].runs) == 1
     assert held() == [(number, f"a{number}", text_bytes) for number in range(1, rows)]
 
@@ -247,9 +243,7 @@ def walk_of_many(folder: Path, first: int, stop: int) -> None:
     ) == (changed.to_pylist())
     assert sum(each.rows for each in found) == 2
     assert export_checkpoint(store, newer.manifest, "op", (folder / "out").as_uri()).rows == count
-    attempt = coordinator.trigger()
-    coordinator.record(attempt, [merge_of_all(store, attempt, newer.manifest, "op")])
-    coordinator.confirm(attempt)
+    materialize(coordinator, force=True)
     (merged,) = coordinator.latest().manifest.operators["op"].runs
     assert [merged.upserts, held()] == [count, (count, total, count + 10)]
 
