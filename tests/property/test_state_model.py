@@ -56,8 +56,8 @@ def a_merge_lies_below(broken: pytest.MonkeyPatch) -> None:
 def a_tombstone_is_dropped_early(broken: pytest.MonkeyPatch) -> None:
     original = merge._Counted.__init__
 
-    def init(self: Any, schema: Any, runs: Any, *, whole: bool) -> None:
-        original(self, schema, runs, whole=True)
+    def init(self: Any, *of: Any, whole: bool) -> None:
+        original(self, *of, whole=True)
 
     broken.setattr(merge._Counted, "__init__", init)
 
