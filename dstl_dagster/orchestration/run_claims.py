@@ -22,7 +22,8 @@ _KINDS = (
     (dg.StaticPartitionsDefinition, "static partitions"),
     (dg.DynamicPartitionsDefinition, "dynamic partitions"),
 )
-_TABLE = "partitions of a table"
+TABLE = "partitions of a table"
+"""The measure of an asset whose runs replace their partitions."""
 _RUNS, _KEYS, _IN_ORDER, _ANY_ORDER = "runs", "keys", "time partitions", "time partitions in any order"
 
 
@@ -88,7 +89,7 @@ def claim_of_output(context: dg.OutputContext, operator: str, columns: Mapping[s
         by = f"op:{context.name if step is None else step.node_handle}"
         source = f"{by}/{'/'.join(filter(None, [context.name, context.mapping_key]))}"
     # A run replaces its partitions, so no batch counts as applied: the columns may be others.
-    table = None if columns is None else Measure(_TABLE, {}, {"columns": ", ".join(columns.values())})
+    table = None if columns is None else Measure(TABLE, {}, {"columns": ", ".join(columns.values())})
     return Claim(
         source,
         by,

@@ -5,6 +5,7 @@ One test for each scenario, named after it. What is expected is what these table
 
 # No postponed annotations: Dagster reads them as objects.
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -45,7 +46,8 @@ class World:
     @property
     def resources(self) -> dict[str, Any]:
         changelog = dstl.ChangelogStorageResource(uri=self.store)
-        return {"io_manager": dstl.KeyedStateIOManager(changelog=changelog)}
+        manager = dstl.KeyedStateIOManager(changelog=changelog)
+        return {"io_manager": manager, "nothing": dg.mem_io_manager}
 
     def run(self, *assets: dg.AssetsDefinition, **more: Any) -> dg.ExecuteInProcessResult:
         return dg.materialize(assets, resources=self.resources, instance=self.instance, **more)
@@ -553,6 +555,37 @@ def test_inputs_by_mapping(world: World) -> None:
         "whole": ["2022-01-01 blue", "2022-01-01 red", "2022-01-02 red"],
         "mapped": ["2022-01-01 blue"],
     }
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "says"),
+    [
+        ({"partition_expr": "date"}, {}, "where column date says .* add this partition_expr to its metadata"),
+        ({}, {"partition_expr": "date"}, "as the state of all its partitions, .* take partition_expr out"),
+    ],
+)
+def test_what_another_code_location_says_of_an_asset(
+    world: World, written: dict[str, str], read: dict[str, str], says: str
+) -> None:
+    """Of which rows a partition has must be what it is written by."""
+
+    @dg.asset(name="days", partitions_def=DAYS, metadata={"dstl/keys": ["date"], **written})
+    def days(context: dg.AssetExecutionContext) -> pa.Table:
+        return pa.table({"date": [day_of(context.partition_key)]})
+
+    for day in ("2022-01-01", "2022-01-02"):
+        assert world.run(days, partition_key=day).success
+    below = loader("below", "days", DAYS)
+    for metadata in (read, written):
+        above = dg.AssetSpec("days", partitions_def=DAYS, metadata=metadata)
+        found = world.run(
+            above, below, partition_key="2022-01-01", selection=["below"], raise_on_error=metadata is written
+        )
+        assert found.success == (metadata is written)
+        if metadata is read:
+            (event,) = (event for event in found.all_events if event.is_step_failure)
+            assert re.search(says, event.step_failure_data.user_failure_data.description)  # type: ignore[union-attr, arg-type]
+    assert SEEN["below"].num_rows == 1
 
 
 def test_a_range_in_one_run(world: World) -> None:

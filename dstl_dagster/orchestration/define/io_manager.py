@@ -46,7 +46,7 @@ from dstl_dagster.orchestration.report.events import state_metadata, state_versi
 from dstl_dagster.orchestration.report.failed_partitions import mark_partitions
 from dstl_dagster.orchestration.report.reconcile import Reconcile
 from dstl_dagster.orchestration.report.shown import Page
-from dstl_dagster.orchestration.run_claims import claim_of_output
+from dstl_dagster.orchestration.run_claims import TABLE, claim_of_output
 from dstl_dagster.orchestration.timeline_check import require_shown_timeline, shown_metadata
 from dstl_dagster.timeline import RUN_WINDOW, BatchKey
 
@@ -339,7 +339,10 @@ def _checkpoint_of(
     partitions, latest = target.partitions, coordinator.latest()
     if latest is None and coordinator.timeline.seen().shown_id and not _is_own_output(context):
         return coordinator.at()  # until the job that begins anew has a checkpoint
-    if latest is None or not partitions or target.table is not None or _is_everything(context, target):
+    if latest is None or not partitions or _is_everything(context, target):
+        return latest
+    _require_as_written(context, latest, target)
+    if target.table is not None:
         return latest
     source = source_id(latest.manifest.sources, asset_source(context.asset_key), latest.checkpoint_id)
     view = coordinator.timeline.tail()
@@ -353,6 +356,23 @@ def _checkpoint_of(
             kind=ErrorKind.NO_CHECKPOINT,
         )
     return coordinator.get(max(found))
+
+
+def _require_as_written(context: dg.InputContext, latest: Checkpoint, target: Target) -> None:
+    """Pass if the asset is a table here if it is one where it is written, perhaps in another code location.
+
+    Raises: InvalidInputError.
+    """
+    written = latest.manifest.sources.get(asset_source(context.asset_key))
+    if written is None or (written.measure.kind == TABLE) == (target.table is not None):
+        return
+    raise InvalidInputError(
+        f"{target.where} is written as the state of all its partitions, of which none has rows of its own: "
+        "take partition_expr out of its metadata here"
+        if target.table is not None
+        else f"{target.where} is written as a table, where column {written.measure.free['columns']} says "
+        "which partition a row is of: add this partition_expr to its metadata here"
+    )
 
 
 def _is_everything(context: dg.InputContext, target: Target) -> bool:
