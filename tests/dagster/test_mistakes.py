@@ -114,6 +114,31 @@ def test_an_op_that_hands_on_no_reference_is_told_how(
     assert "end it with `return batch.reference`" in event.step_failure_data.error.message  # type: ignore[union-attr]
 
 
+def test_a_batch_is_of_an_op_or_an_asset(tmp_path: Path) -> None:
+    """A sensor, or a check, asks for a run of one."""
+    changelog = dstl.ChangelogStorageResource(uri=tmp_path.as_uri())
+
+    @dg.asset
+    def inbox() -> None: ...
+
+    @dg.asset_check(asset=inbox)
+    def audited(
+        context: dg.AssetCheckExecutionContext, changelog: dstl.ChangelogStorageResource
+    ) -> dg.AssetCheckResult:
+        with changelog.checkpoint(context, "audits"):  # type: ignore[arg-type]
+            return dg.AssetCheckResult(passed=True)
+
+    defs = dg.Definitions([inbox], asset_checks=[audited], resources={"changelog": changelog})
+    job = defs.resolve_implicit_global_asset_job_def()
+    with pytest.raises(dg.Failure, match="AssetCheckExecutionContext of none: ask for a run of one"):
+        job.execute_in_process()
+    with (
+        pytest.raises(dg.Failure, match="SensorEvaluationContext of none: ask for a run of one"),
+        changelog.checkpoint(dg.build_sensor_context(), "audits"),  # type: ignore[arg-type]
+    ):
+        pass
+
+
 def test_an_op_of_another_job_is_refused(tmp_path: Path) -> None:
     """The asset would show what a job of a like name has, and nothing of its own."""
     state = dstl.build_state_asset("order", _of_blocks([None], within=False))

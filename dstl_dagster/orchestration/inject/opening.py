@@ -51,9 +51,14 @@ Check = Callable[[Checkpoint | None], None]
 """Gets the last completed checkpoint, or `None`, before the attempt is opened; raises to refuse the batch."""
 
 
-def op_context_of(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> dg.OpExecutionContext:
-    """The context of the op, where it is that of an asset."""
-    return context.op_execution_context if isinstance(context, dg.AssetExecutionContext) else context
+def op_context_of(context: Any) -> dg.OpExecutionContext:
+    """The context of the op, where it is that of an asset. Raises: InvalidInputError for any other."""
+    found = context.op_execution_context if isinstance(context, dg.AssetExecutionContext) else context
+    if not isinstance(found, dg.OpExecutionContext):
+        raise InvalidInputError(
+            f"a batch is of an op or an asset, and {type(context).__name__} of none: ask for a run of one"
+        )
+    return found
 
 
 @dataclass(frozen=True)

@@ -262,8 +262,8 @@ class ChangelogStorageResource(_StoreResource):
         """
         from dstl_dagster.spark import CheckpointBatch  # PySpark: not while definitions load
 
-        context = op_context_of(context)
         with without_useless_retries(), ExitStack() as whole:
+            context = op_context_of(context)
             with refusing(context, job), ExitStack() as entering:
                 request = self._request(context, job, options, **work)
                 whole.enter_context(only_batch(request))
@@ -302,8 +302,8 @@ class ChangelogStorageResource(_StoreResource):
         A process that fails, or ends without a hand-over, leaves nothing: the attempt is aborted. A retry
         opens another one.
         """
-        context = op_context_of(context)
         with without_useless_retries(), ExitStack() as whole:
+            context = op_context_of(context)
             with refusing(context, job):
                 work = {"source": source, "idempotency_key": idempotency_key, "check": check}
                 request = self._request(context, job, options, **work)
