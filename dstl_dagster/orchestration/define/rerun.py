@@ -16,6 +16,8 @@ from dstl_dagster.orchestration.keys import TAG_FAIL_IF_APPLIED
 from dstl_dagster.timeline import Attempt
 
 _RESUMED = ("dagster/is_resume_retry", "dagster/is_asset_resume_retry")
+_RETRY = "dagster/retry_number"
+"""Of a run that Dagster launches after a failure: a person's re-execution of it does not have this tag."""
 
 
 class Rerun(StrEnum):
@@ -36,7 +38,7 @@ def execution_of(run: dg.DagsterRun, step_key: str, instance: dg.DagsterInstance
 
 
 def _resumes(run: dg.DagsterRun, step_key: str, instance: dg.DagsterInstance) -> bool:
-    if any(run.tags.get(tag) == "true" for tag in _RESUMED):
+    if _RETRY in run.tags or any(run.tags.get(tag) == "true" for tag in _RESUMED):
         return True
     # Python's `ReexecutionOptions.from_failure` sets no tag. Chosen steps that had succeeded run anew.
     if run.step_keys_to_execute is None or run.parent_run_id is None:
