@@ -199,7 +199,7 @@ def read_list(body: bytes) -> None:
     payload = enveloped("run-list", body)
     found = load_list(stored("it", payload), "job", "it", crc32c(payload))
     for name in found.operators:
-        schema_of(found.of(name).report)
+        schema_of(found.of(name).entry.report)
 
 
 def read_report(body: bytes) -> None:

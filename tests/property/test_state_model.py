@@ -18,8 +18,9 @@ from dstl_dagster.checkpoint import Manifest
 from dstl_dagster.checkpoint.steps import record
 from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import OperatorEntry, Run
+from dstl_dagster.keyed.documents import manifest
 from dstl_dagster.keyed.documents import runs as runs_module
-from dstl_dagster.keyed.documents.entries import Listed
+from dstl_dagster.keyed.documents.entries import encode_list
 from dstl_dagster.keyed.merge import merge
 from dstl_dagster.keyed.merge.policy import MergePolicy
 from dstl_dagster.keyed.read import lookup
@@ -40,8 +41,17 @@ def test_a_state_is_what_dictionaries_say(seed: int) -> None:
 
 
 def a_list_forgets_a_run(broken: pytest.MonkeyPatch) -> None:
-    original = Listed.to_json
-    broken.setattr(Listed, "to_json", lambda self: original(dataclasses.replace(self, runs=self.runs[:-1])))
+    original = OperatorEntry.as_listed
+
+    def encoded(*of: Any) -> bytes:
+        with broken.context() as within:
+            within.setattr(OperatorEntry, "as_listed", lambda self: shorter(original(self)))
+            return encode_list(*of)
+
+    def shorter(entry: OperatorEntry) -> OperatorEntry:
+        return dataclasses.replace(entry, runs=entry.runs[:-1])
+
+    broken.setattr(manifest, "encode_list", encoded)
 
 
 def a_merge_lies_below(broken: pytest.MonkeyPatch) -> None:

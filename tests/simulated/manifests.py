@@ -67,11 +67,12 @@ def _handles(world: World, manifest_name: str, entry: dict[str, Any], operator: 
         if payload is None:
             return None
         listed = document(payload)["operators"][entry.get("listed_as", operator)]
-        found += _of_runs(listed["runs"])
-    return found + (_of_runs(entry["runs"]) if "runs" in entry else [])
+        found += _of_runs(listed)
+    return found + _of_runs(entry)
 
 
-def _of_runs(runs: dict[str, Any]) -> list[_Handle]:
+def _of_runs(entry: dict[str, Any]) -> list[_Handle]:
+    runs = entry.get("runs", {"files": (), "runs": ()})
     files = [runs["folders"][folder] + name for folder, name, *_ in runs["files"]]
     return [
         ([files[index] for index, _offset in entries], first, last)

@@ -19,9 +19,10 @@ from dstl_dagster.checkpoint.steps import compose_commit
 from dstl_dagster.checkpoint.steps import record as step_4
 from dstl_dagster.checkpoint.steps.garbage import Garbage
 from dstl_dagster.errors import NotFoundError
-from dstl_dagster.keyed import Run
+from dstl_dagster.keyed import OperatorEntry, Run
+from dstl_dagster.keyed.documents import manifest
 from dstl_dagster.keyed.documents import runs as runs_module
-from dstl_dagster.keyed.documents.entries import Listed
+from dstl_dagster.keyed.documents.entries import encode_list
 from dstl_dagster.recoverable import commit
 from dstl_dagster.timeline import (
     Completed,
@@ -190,10 +191,17 @@ def a_merge_lies_below_what_it_stands_for(monkeypatch):
 
 @caught_by("slices", "read {} of rare at checkpoint 5")
 def a_list_forgets_a_run(monkeypatch):
-    original = Listed.to_json
-    monkeypatch.setattr(
-        Listed, "to_json", lambda self: original(dataclasses.replace(self, runs=self.runs[:-1]))
-    )
+    original = OperatorEntry.as_listed
+
+    def encoded(*of):
+        with monkeypatch.context() as within:
+            within.setattr(OperatorEntry, "as_listed", lambda self: shorter(original(self)))
+            return encode_list(*of)
+
+    def shorter(entry):
+        return dataclasses.replace(entry, runs=entry.runs[:-1])
+
+    monkeypatch.setattr(manifest, "encode_list", encoded)
 
 
 @caught_by("slices", "/runs is gone")

@@ -54,39 +54,16 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True)
 class Listed:
-    """The entry of an operator in an object of its own.
+    """An operator's entry in an object of its own.
 
     Attributes:
         name, crc32c: of the object.
-        operator: its name there; it may have been renamed since.
-        report: without changes.
-        runs: oldest first.
-        rows: of these runs' state.
+        entry: without changes, and with all runs inline; its report names the operator as it was called then.
     """
 
     name: str
     crc32c: int
-    operator: str
-    report: OperatorReport
-    runs: tuple[Run, ...]
-    rows: StateRows | None
-
-    def to_json(self) -> dict[str, Any]:
-        """The object's part for this operator."""
-        rows = None if self.rows is None else self.rows.to_json()
-        return {"report": self.report_json, "runs": encode_runs(self.runs), "rows": rows}
-
-    @cached_property
-    def report_json(self) -> dict[str, Any]:
-        return _report_json(self.report)
-
-    @classmethod
-    def from_json(cls, name: str, crc32c: int, operator: str, fields: Mapping[str, Any]) -> Listed:
-        """Raises: FormatError."""
-        with reading(f"what {name} lists of operator {operator!r} is not valid"):
-            rows = None if fields["rows"] is None else StateRows.from_json(fields["rows"])
-            report = _report(operator, fields["report"], ())
-            return cls(name, crc32c, operator, report, decode_runs(fields["runs"]), rows)
+    entry: OperatorEntry
 
 
 @dataclass(frozen=True)
@@ -121,7 +98,7 @@ class OperatorEntry:
     @property
     def inline_runs(self) -> tuple[Run, ...]:
         """Those that the manifest names itself."""
-        return self.runs if self.listed is None else self.runs[len(self.listed.runs) :]
+        return self.runs if self.listed is None else self.runs[len(self.listed.entry.runs) :]
 
     @property
     def is_begun(self) -> bool:
@@ -136,13 +113,13 @@ class OperatorEntry:
     @property
     def is_as_listed(self) -> bool:
         """Whether the object that lists its runs says everything."""
-        listed = self.listed
+        entry = None if self.listed is None else self.listed.entry
         return (
-            listed is not None
+            entry is not None
             and self.is_idle
-            and self.runs == listed.runs
-            and self.rows == listed.rows
-            and _report_json(self.report) == listed.report_json
+            and self.runs == entry.runs
+            and self.rows == entry.rows
+            and self._report_json == entry._report_json
         )
 
     @property
@@ -154,29 +131,34 @@ class OperatorEntry:
         """The changelog files of its state; a name may be repeated."""
         return (stream.name for run in self.runs for handle in run.handles for stream in handle.streams)
 
-    def as_listed(self) -> Listed:
-        """An object's entry for it, which has neither name nor checksum yet: all that is of earlier
-        checkpoints; of an idle one, everything.
-        """
+    def as_listed(self) -> OperatorEntry:
+        """Its entry in an object: all that is of earlier checkpoints; of an idle one, everything."""
         rows = self.rows if self.is_idle else None
-        return Listed("", 0, self.report.operator, self.report.unchanged(), self.older_runs, rows)
+        return OperatorEntry(self.report.unchanged(), self.older_runs, rows)
+
+    @cached_property
+    def _report_json(self) -> dict[str, Any]:
+        """Without what stands beside it."""
+        fields = replace(self.report, handles=(), merges=()).to_json()
+        return {name: value for name, value in fields.items() if name not in _BESIDE}
 
     def to_json(self) -> dict[str, Any]:
-        listed, report = self.listed, _report_json(self.report)
+        report, known = self._report_json, _NOTHING
         fields: dict[str, Any] = {}
-        if listed is not None:
-            *_, attempt, _ = listed.name.split("/")  # as `JobNames.run_list` puts it
-            fields["list"] = [attempt, listed.crc32c]
-            if listed.operator != self.report.operator:
-                fields["listed_as"] = listed.operator
-            report = {name: value for name, value in report.items() if listed.report_json[name] != value}
+        if self.listed is not None:
+            *_, attempt, _ = self.listed.name.split("/")  # as `JobNames.run_list` puts it
+            fields["list"] = [attempt, self.listed.crc32c]
+            known = self.listed.entry
+            if known.report.operator != self.report.operator:
+                fields["listed_as"] = known.report.operator
+            report = {name: value for name, value in report.items() if known._report_json[name] != value}
         if report:
             fields["report"] = report
         if self.inline_runs:
             fields["runs"] = encode_runs(self.inline_runs)
         if self.report.handles:
             fields["own_changes"] = True
-        if self.rows != (None if listed is None else listed.rows):
+        if self.rows != known.rows:
             fields["rows"] = None if self.rows is None else self.rows.to_json()
         if self.merged_bytes:
             fields["merged_bytes"] = self.merged_bytes
@@ -185,37 +167,23 @@ class OperatorEntry:
     @classmethod
     def from_json(cls, operator: str, fields: Mapping[str, Any], listed: Listed | None) -> OperatorEntry:
         """Raises: FormatError."""
-        known = {} if listed is None else listed.report_json
+        known = _NOTHING if listed is None else listed.entry
         inline = decode_runs(fields["runs"]) if "runs" in fields else ()
-        runs = (() if listed is None else listed.runs) + inline
+        runs = known.runs + inline
         own = bool(fields.get("own_changes", False))
         if own and not inline:
             raise FormatError(f"operator {operator!r} has changes of its own, but no run of them")
-        rows = fields.get("rows")
+        rows = known.rows
         if "rows" in fields:
-            known_rows = None if rows is None else StateRows.from_json(rows)
-        else:
-            known_rows = None if listed is None else listed.rows
-        return cls(
-            _report(operator, {**known, **fields.get("report", {})}, runs[-1].handles if own else ()),
-            runs,
-            known_rows,
-            whole_number(fields.get("merged_bytes", 0)),
-            listed,
-        )
+            rows = None if fields["rows"] is None else StateRows.from_json(fields["rows"])
+        before = {} if listed is None else known._report_json
+        plain = {**before, **fields.get("report", {}), "operator": operator, "handles": [], "merges": []}
+        report = replace(OperatorReport.from_json(plain), handles=runs[-1].handles if own else ())
+        return cls(report, runs, rows, whole_number(fields.get("merged_bytes", 0)), listed)
 
 
-def _report_json(report: OperatorReport) -> dict[str, Any]:
-    """Without what stands beside it."""
-    fields = replace(report, handles=(), merges=()).to_json()
-    return {name: value for name, value in fields.items() if name not in _BESIDE}
-
-
-def _report(
-    operator: str, fields: Mapping[str, Any], handles: tuple[ChangelogStateHandle, ...]
-) -> OperatorReport:
-    plain = {**fields, "operator": operator, "handles": [], "merges": []}
-    return replace(OperatorReport.from_json(plain), handles=handles)
+_NOTHING: Final = OperatorEntry(OperatorReport("", ()))
+"""Known of an operator that no object lists."""
 
 
 def to_be_listed(entries: Mapping[str, OperatorEntry]) -> list[str]:
@@ -260,8 +228,9 @@ class _List:
         if found is None:
             if operator not in self.operators:
                 raise FormatError(f"{self.name} should list the runs of operator {operator!r}, but does not")
-            found = Listed.from_json(self.name, self.crc32c, operator, self.operators[operator])
-            self.decoded[operator] = found
+            with reading(f"what {self.name} lists of operator {operator!r} is not valid"):
+                entry = OperatorEntry.from_json(operator, self.operators[operator], None)
+            found = self.decoded[operator] = Listed(self.name, self.crc32c, entry)
         return found
 
 
@@ -318,7 +287,7 @@ class RunLists:
     ) -> dict[str, OperatorEntry]:
         """The entries after these moved into this object."""
         crc32c = crc32c_of(payload)
-        listed = {each: replace(entries[each].as_listed(), name=name, crc32c=crc32c) for each in names}
+        listed = {each: Listed(name, crc32c, entries[each].as_listed()) for each in names}
         self._kept.keep((name, crc32c), _List(name, crc32c, {}, dict(listed)), 1)
         return {
             each: replace(entry, listed=listed[each]) if each in listed else entry

@@ -132,10 +132,10 @@ class Manifest:
         cls,
         fields: Mapping[str, Any],
         where: str,
-        store: ObjectStore | None = None,
+        store: ObjectStore,
         lists: RunLists | None = None,
     ) -> Manifest:
-        """`store`: reads what it names that `lists` does not have.
+        """`store`: has the lists that it names.
 
         Raises: FormatError; NotFoundError (kind `state_missing`).
         """
@@ -147,16 +147,11 @@ class Manifest:
                 for name, entry in operators.items()
                 if "list" in entry
             }
-        listed_in = None
-        if refs:
-            if store is None:
-                raise FormatError(f"{where} names lists of runs, which are not at hand")
-            listed_in = (lists or RunLists()).of(store, job, dict(refs.values()))
+        listed_in = (lists or RunLists()).of(store, job, dict(refs.values()))
         with reading(f"{where} is not a valid manifest"):
             listed = {
                 name: listed_in(at, str(operators[name].get("listed_as", name)))
                 for name, (at, _) in refs.items()
-                if listed_in is not None
             }
             entries = {
                 name: OperatorEntry.from_json(name, entry, listed.get(name))

@@ -66,14 +66,9 @@ class StateRows(Stored):
     @classmethod
     def total(cls, parts: Iterable[StateRows | None]) -> StateRows | None:
         """Of several operators together; `None` if nothing is known of one, or there are none."""
-        known: list[StateRows] = []
-        for each in parts:
-            if each is None or each.most is None:
-                return None
-            known.append(each)
-        if not known:
-            return None
-        return cls(sum(each.least for each in known), sum(each.most or 0 for each in known))
+        bounds = [(each.least, each.most) if each is not None else (0, None) for each in parts]
+        most = [high for _, high in bounds if high is not None]
+        return cls(sum(low for low, _ in bounds), sum(most)) if 0 < len(bounds) == len(most) else None
 
     @property
     def exact(self) -> int | None:

@@ -131,7 +131,7 @@ def test_documents_without_a_cost_are_read(store, job_of):
     attempt = handed_over(job, job.coordinator())
     fields = recorded(job.coordinator(), attempt).to_json()
     fields["cost"] = None
-    assert Manifest.from_json(fields, "somewhere").cost is None
+    assert Manifest.from_json(fields, "somewhere", store).cost is None
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_cost_that_is_none_is_refused(store, job_of, broken):
     attempt = handed_over(job, job.coordinator())
     fields = recorded(job.coordinator(), attempt).to_json()
     with pytest.raises(FormatError):
-        Manifest.from_json({**fields, "cost": broken}, "somewhere")
+        Manifest.from_json({**fields, "cost": broken}, "somewhere", store)
 
 
 def test_a_cost_survives_its_json_form():
