@@ -1,11 +1,12 @@
 """A batch that merges 10,000 rows into a large state against the same job that writes its rows as Parquet.
 
-    python benchmarks/spark_merge.py [--rows 1e7] [--rounds 7]
+    python benchmarks/spark_merge.py [--rows 1e7] [--rounds 7] [--spread]
 
 In `local[2]`, in turns. Twice: 20,000 events that are aggregated to 10,000 rows first, and 10,000 rows as
-they are, which Parquet writes without any shuffle. A batch of ours is whole: opened, merged, recorded,
-confirmed and committed, with what is folded when that is due. Told are also the requests of a batch and the
-bytes that it read and wrote. About three minutes on a quiet machine, most of which make the state.
+they are, which Parquet writes without any shuffle. Their keys are of the same 100,000, or spread over the
+state. A batch of ours is whole: opened, merged, recorded, confirmed and committed, with what is folded when
+that is due. Told are also the requests of a batch and the bytes that it read and wrote. About three minutes
+on a quiet machine, most of which make the state.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=float, default=1e7)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--spread", action="store_true", help="keys spread over the state")
     given = parser.parse_args()
     print(conditions("pyspark", "pyarrow"))
     with TemporaryDirectory() as scratch, fresh_folder() as root:
@@ -115,7 +117,7 @@ def main() -> None:
         materialize(coordinator, force=True)
         turns = given.rounds + WARM_UPS
         for number in range(1, 2 * turns + 1):
-            write_events(folder, number)
+            write_events(folder, number, int(given.rows) if given.spread else None)
         spark = local_session("merge", conf={"spark.driver.memory": "2g"})
         try:
             for name, job, first in (("aggregated", aggregated, 1), ("as they are", plain, turns + 1)):
