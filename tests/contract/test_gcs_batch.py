@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
+import requests as requests_of_python
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.storage import ABSENT, ANY, GCSObjectStore, Generation, delete_each
 from dstl_dagster.storage.gcs.batch_deletes import decoded_batch
+from dstl_dagster.storage.gcs.client import listen_for_time, server_time
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -206,6 +209,22 @@ def test_a_part_that_was_cut_off_is_left_out(length: int) -> None:
     """Wherever the answer ends: a part counts once the next boundary says that it is whole."""
     found = list(decoded_batch('multipart/mixed; boundary="b x"', ANSWER[:length]))
     assert found == ([(1, (204, ""))] if ANSWER[:length].count("--b x") > 1 else [])
+
+
+def test_the_time_of_a_refusal_is_not_the_services() -> None:
+    """A proxy may have sent it, by a clock of its own: ahead, it would end the grace of readers for good."""
+
+    class Client:
+        _http = requests_of_python.Session()
+
+    client = Client()
+    listen_for_time(client)  # type: ignore[arg-type] # all of a client that it needs
+    (hook,) = Client._http.hooks["response"]
+    for status, date in ((502, "Sun, 06 Nov 2033 08:49:30 GMT"), (200, "Sun, 29 Nov 2026 08:49:30 GMT")):
+        response = requests_of_python.Response()
+        response.status_code, response.headers["Date"] = status, date
+        hook(response)
+    assert server_time(client) == datetime(2026, 11, 29, 8, 49, 30, tzinfo=UTC)  # type: ignore[arg-type] # as above
 
 
 def test_the_service_tells_the_time(server: GCSServer) -> None:

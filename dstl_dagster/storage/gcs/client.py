@@ -30,13 +30,15 @@ _POOL_CONNECTIONS = 64
 
 
 class _HeardTime:
-    """The newest `Date` of any response. Any thread."""
+    """The newest `Date` of any success: a refusal may be of a proxy, with another clock. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.newest: datetime | None = None
 
     def __call__(self, response: requests.Response, *_: Any, **__: Any) -> None:
+        if not response.ok:
+            return
         with contextlib.suppress(KeyError, ValueError):
             date = parsedate_to_datetime(response.headers["Date"])
             with self._lock:
