@@ -91,7 +91,12 @@ def path_of_uri(uri: str) -> Path:
         raise InvalidInputError(
             f"{uri!r} is no file:// URI, which is what a local store takes: write file:///folder/file"
         )
-    path = unquote(uri[len("file://") :], errors="strict")
+    try:
+        path = unquote(uri[len("file://") :], errors="strict")
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"{uri!r} is not percent-encoded in UTF-8: write a % that means itself as %25"
+        ) from error
     if path.startswith("localhost/"):
         path = path[len("localhost") :]
     if not path.startswith("/") or "\0" in path:

@@ -111,6 +111,7 @@ def _stores(world: World) -> Iterator[tuple[str, Mistake]]:
         "gs:/bucket/x",
         "gs://",
         "file:///",
+        "file:///100%FF",
         "file://x",
         "orders",
         "/orders",

@@ -269,7 +269,9 @@ def test_hostile_prefixes(store: LocalObjectStore, prefix: str) -> None:
     assert list(store.list(prefix)) == []
 
 
-@pytest.mark.parametrize("uri", ["file://relative", "file:///a/../b", "gs://b/o", "file:///a%00b"])
+@pytest.mark.parametrize(
+    "uri", ["file://relative", "file:///a/../b", "gs://b/o", "file:///a%00b", "file:///100%FF"]
+)
 def test_bad_roots(uri: str) -> None:
     """A root is an absolute path without climbing."""
     with pytest.raises(InvalidInputError):
@@ -278,7 +280,7 @@ def test_bad_roots(uri: str) -> None:
 
 def test_outside_of_the_root(store: LocalObjectStore) -> None:
     """A URI outside of the root, of the root itself, or of another bucket is refused."""
-    for uri in ("file:///etc/passwd", store.uri, store.uri + "/", "gs://bucket/x"):
+    for uri in ("file:///etc/passwd", store.uri, store.uri + "/", store.uri + "/%FF", "gs://bucket/x"):
         with pytest.raises(InvalidInputError):
             store.locate(uri)
     with pytest.raises(InvalidInputError):
