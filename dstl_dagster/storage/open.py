@@ -85,7 +85,7 @@ def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectSt
 def _advice(uri: object) -> str:
     """The URI to write instead."""
     if isinstance(uri, Path):
-        return f"did you mean the folder {uri.absolute().as_uri()}?"
+        return f"did you mean the folder {uri.resolve().as_uri()}?"
     if not isinstance(uri, str) or not uri.strip():
         return "use gs://bucket/prefix or file:///absolute/folder"
     scheme, _, rest = uri.partition(":")
@@ -93,4 +93,4 @@ def _advice(uri: object) -> str:
         return f"did you mean {scheme}://{'/' * (scheme == 'file')}{rest.lstrip('/')}?"
     if "://" in uri:
         return f"there is no store for {scheme}://; use gs://bucket/prefix or file:///absolute/folder"
-    return f"did you mean the folder {Path(uri).absolute().as_uri()}?"
+    return f"did you mean the folder {Path(uri).resolve().as_uri()}?"

@@ -82,7 +82,8 @@ class LocalObjectStore(ObjectStore):
         text = os.fspath(root)
         if not isinstance(text, str) or not text or "\0" in text:
             raise InvalidInputError(f"{root!r} is no path of a folder")
-        self._root = Path(text).absolute()
+        # A URI takes no "..".
+        self._root = Path(text).resolve() if ".." in Path(text).parts else Path(text).absolute()
         self._hidden = HiddenFolder(self._root, clock or SystemClock(), durable, lock_wait_seconds)
         self._records = Records(self._hidden)
         self._reading = LocalReading(self._hidden, self._records)

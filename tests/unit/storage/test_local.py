@@ -269,6 +269,18 @@ def test_hostile_prefixes(store: LocalObjectStore, prefix: str) -> None:
     assert list(store.list(prefix)) == []
 
 
+def test_a_folder_above_has_a_uri_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook: tasks in other processes open it by that."""
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    store = LocalObjectStore("../data")
+    store.put("x", b"1", precondition=ABSENT)
+    assert open_store(store.uri).get("x") == b"1"
+    assert store.root == tmp_path.resolve() / "data"
+    with pytest.raises(InvalidInputError, match=f"did you mean the folder {store.uri}"):
+        open_store("../data")
+
+
 @pytest.mark.parametrize(
     "uri", ["file://relative", "file:///a/../b", "gs://b/o", "file:///a%00b", "file:///100%FF"]
 )
