@@ -27,12 +27,13 @@ from dstl_dagster.keyed.documents.runs import FROM_THE_BEGINNING, Run, handle_by
 SMALL_RUN_BYTES: Final = 256 << 10
 """Stored. Smaller runs are of one class; so much may be merged by any checkpoint, however little it wrote."""
 
-_MOST_CLASSES: Final = 6
-"""Each change pays for so many classes."""
+_CLASSES_PAID: Final = 4
+"""Each change pays for so many classes. Where a state has more, more of its runs become one at a time."""
 
-_NEARLY: Final = 0.75
-"""Key groups beside those that are due are merged with them, if they are due soon and are paid for: fewer,
-larger files."""
+_NEARLY: Final = 0.5
+"""Key groups beside those that are due are merged with them, if they have this share of their runs and are paid
+for. They wait for the same merge from then on: else key groups that are out of step, as after a merge of all
+runs of some, would each need a checkpoint."""
 
 
 class DueMerge(NamedTuple):
@@ -68,7 +69,7 @@ class MergePolicy:
         if self._nothing_waits(runs):
             return None
         grid = _Grid(runs, max_parallelism)
-        paid = max(self.small_bytes, own_bytes * (_MOST_CLASSES + 2 / self.log_ratio))
+        paid = max(self.small_bytes, own_bytes * (_CLASSES_PAID + 2 / self.log_ratio))
         waits = _Waits.of(grid, self)
         seed = int(np.argmax(waits.most))
         if waits.most[seed] < 1:
