@@ -31,9 +31,9 @@ _CLASSES_PAID: Final = 4
 """Each change pays for so many classes. Where a state has more, more of its runs become one at a time."""
 
 _NEARLY: Final = 0.5
-"""Key groups beside those that are due are merged with them, if they have this share of their runs and are paid
-for. They wait for the same merge from then on: else key groups that are out of step, as after a merge of all
-runs of some, would each need a checkpoint."""
+"""Key groups beside those that are due are merged with them, if they have this share of their runs and are
+paid for. They wait for the same merge from then on: else key groups that are out of step, as after a merge of
+all runs of some, would each need a checkpoint."""
 
 
 class DueMerge(NamedTuple):
