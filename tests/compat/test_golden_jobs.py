@@ -78,7 +78,7 @@ def test_documents_are_written_as_they_were():
             assert encode_document("manifest", version, manifest) == payload
         elif stat.name.endswith("/runs"):
             lists.append(load_list(store, "orders", stat.name, stat.crc32c))
-            entries = {name: lists[-1].of(name).entry.to_json() for name in lists[-1].operators}
+            entries = {name: listed.entry.to_json() for name, listed in lists[-1].items()}
             assert encode_document("run-list", 1, {"job": "orders", "operators": entries}) == payload
     assert len(kinds) == 11
     assert lists

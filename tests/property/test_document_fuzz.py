@@ -198,8 +198,8 @@ def read_manifest(body: bytes) -> None:
 def read_list(body: bytes) -> None:
     payload = enveloped("run-list", body)
     found = load_list(stored("it", payload), "job", "it", crc32c(payload))
-    for name in found.operators:
-        schema_of(found.of(name).entry.report)
+    for listed in found.values():
+        schema_of(listed.entry.report)
 
 
 def read_report(body: bytes) -> None:

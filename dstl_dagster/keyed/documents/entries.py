@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Final
 
@@ -165,7 +165,9 @@ class OperatorEntry:
         return fields
 
     @classmethod
-    def from_json(cls, operator: str, fields: Mapping[str, Any], listed: Listed | None) -> OperatorEntry:
+    def from_json(
+        cls, operator: str, fields: Mapping[str, Any], listed: Listed | None = None
+    ) -> OperatorEntry:
         """Raises: FormatError."""
         known = _NOTHING if listed is None else listed.entry
         inline = decode_runs(fields["runs"]) if "runs" in fields else ()
@@ -214,26 +216,6 @@ def encode_list(job: str, entries: Mapping[str, OperatorEntry], names: Collectio
     return encode_document(_KIND, _VERSION, fields)
 
 
-@dataclass
-class _List:
-    """One object that was read; what it says of an operator is decoded once."""
-
-    name: str
-    crc32c: int
-    operators: Mapping[str, Any]
-    decoded: dict[str, Listed] = field(default_factory=dict)
-
-    def of(self, operator: str) -> Listed:
-        found = self.decoded.get(operator)
-        if found is None:
-            if operator not in self.operators:
-                raise FormatError(f"{self.name} should list the runs of operator {operator!r}, but does not")
-            with reading(f"what {self.name} lists of operator {operator!r} is not valid"):
-                entry = OperatorEntry.from_json(operator, self.operators[operator], None)
-            found = self.decoded[operator] = Listed(self.name, self.crc32c, entry)
-        return found
-
-
 def require_same_document(what: str, expected: int | None, found: int | None) -> None:
     """Compare the checksums of a document, where both are known. Raises: FormatError."""
     if None not in (expected, found) and expected != found:
@@ -243,8 +225,8 @@ def require_same_document(what: str, expected: int | None, found: int | None) ->
         )
 
 
-def load_list(store: ObjectStore, job: str, name: str, crc32c: int) -> _List:
-    """Raises: NotFoundError (kind `state_missing`), FormatError."""
+def load_list(store: ObjectStore, job: str, name: str, crc32c: int) -> dict[str, Listed]:
+    """What an object lists, by operator. Raises: NotFoundError (kind `state_missing`), FormatError."""
     try:
         payload = store.get(name)
     except NotFoundError as error:
@@ -255,7 +237,10 @@ def load_list(store: ObjectStore, job: str, name: str, crc32c: int) -> _List:
     with reading(f"{name} is not a valid run list"):
         if fields["job"] != job:
             raise FormatError(f"run list {name} is of job {fields['job']!r}, not of {job!r}")
-        return _List(name, found, plain_object(fields["operators"]))
+        operators = plain_object(fields["operators"])
+        return {
+            each: Listed(name, found, OperatorEntry.from_json(each, operators[each])) for each in operators
+        }
 
 
 class RunLists:
@@ -267,16 +252,22 @@ class RunLists:
     def of(self, store: ObjectStore, job: str, wanted: Mapping[str, int]) -> Callable[[str, str], Listed]:
         """A function that returns an operator's part of each of these lists, by name with their checksums.
 
-        Raises: as `load_list`; what it returns, FormatError.
+        Raises: as `load_list`; the function, FormatError.
         """
         loads = [partial(self._one, store, job, *each) for each in wanted.items()]
         lists = gather(loads, store.capabilities.lookup_threads(_THREADS), "dstl-run-lists")
         found = dict(zip(wanted, lists, strict=True))
-        return lambda name, operator: found[name].of(operator)
 
-    def _one(self, store: ObjectStore, job: str, name: str, crc32c: int) -> _List:
+        def listed(name: str, operator: str) -> Listed:
+            if operator not in found[name]:
+                raise FormatError(f"{name} should list the runs of operator {operator!r}, but does not")
+            return found[name][operator]
+
+        return listed
+
+    def _one(self, store: ObjectStore, job: str, name: str, crc32c: int) -> dict[str, Listed]:
         with self._kept.one_at_a_time(name):  # manifests that are read at once name the same lists
-            found: _List | None = self._kept.find((name, crc32c))
+            found: dict[str, Listed] | None = self._kept.find((name, crc32c))
             if found is None:
                 found = load_list(store, job, name, crc32c)
                 self._kept.keep((name, crc32c), found, 1)
@@ -288,7 +279,7 @@ class RunLists:
         """The entries after these moved into this object."""
         crc32c = crc32c_of(payload)
         listed = {each: Listed(name, crc32c, entries[each].as_listed()) for each in names}
-        self._kept.keep((name, crc32c), _List(name, crc32c, {}, dict(listed)), 1)
+        self._kept.keep((name, crc32c), listed, 1)
         return {
             each: replace(entry, listed=listed[each]) if each in listed else entry
             for each, entry in entries.items()
