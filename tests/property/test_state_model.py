@@ -64,12 +64,10 @@ def a_merge_lies_below(broken: pytest.MonkeyPatch) -> None:
 
 
 def a_tombstone_is_dropped_early(broken: pytest.MonkeyPatch) -> None:
-    original = merge._Counted.__init__
-
-    def init(self: Any, *of: Any, whole: bool) -> None:
-        original(self, *of, whole=True)
-
-    broken.setattr(merge._Counted, "__init__", init)
+    original = merge.RunMerge._changes
+    broken.setattr(
+        merge.RunMerge, "_changes", lambda self, *of: original(dataclasses.replace(self, whole=True), *of)
+    )
 
 
 def the_older_of_two_keys_wins(broken: pytest.MonkeyPatch) -> None:

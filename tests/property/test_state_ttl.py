@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 
 from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, materialize
 from dstl_dagster.format import KeyGroupRange, StateTtl
-from dstl_dagster.keyed import KeyedState, StateScan, diff_checkpoints, key_history, with_merge, write_rows
-from dstl_dagster.keyed.merge import merge as merge_module
+from dstl_dagster.keyed import (
+    KeyedState,
+    RunMerge,
+    StateScan,
+    diff_checkpoints,
+    key_history,
+    with_merge,
+    write_rows,
+)
 from dstl_dagster.keyed.merge.policy import DueMerge
 from dstl_dagster.keyed.read import diff as diff_module
 from dstl_dagster.settings import StateTtlConfig
@@ -293,12 +300,12 @@ def none_expire(rows: Any, schema: StateSchema, ttl: StateTtl | None) -> None:
     """The mistake: expired rows are there until they are cleaned up, and nothing cleans up."""
 
 
-class TheExpiredLeftOut(merge_module._Counted):
-    """The mistake: a merge drops a row that expired, and with it what hides the row below it."""
+merged_changes = RunMerge._changes
 
-    def __init__(self, *of: Any, whole: bool) -> None:
-        del whole
-        super().__init__(*of, whole=True)
+
+def the_expired_left_out(self: RunMerge, *of: Any) -> Any:
+    """The mistake: a merge drops a row that expired, and with it what hides the row below it."""
+    return merged_changes(replace(self, whole=True), *of)
 
 
 def any_may_follow(self: StateTtl, before: StateTtl | None) -> bool:
@@ -341,7 +348,7 @@ A_ROW_BELOW = [
     ("module", "name", "mistake", "history"),
     [
         (replay_module, "expired_rows", none_expire, [FIRST, step({"b": 10})]),
-        (merge_module, "_Counted", TheExpiredLeftOut, A_ROW_BELOW),
+        (RunMerge, "_changes", the_expired_left_out, A_ROW_BELOW),
         (
             StateTtl,
             "hides_what",

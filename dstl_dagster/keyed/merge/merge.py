@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow.compute as pc
 
 from dstl_dagster.changelog import ChangelogReader
@@ -41,8 +43,7 @@ from dstl_dagster.keyed.write.writer import open_attempt_changelog
 from dstl_dagster.settings import CheckpointOptions, JobOptions, parse_names
 from dstl_dagster.state import (
     EncodedChanges,
-    LastChanges,
-    StateSchema,
+    StateReplay,
     encoded_pieces,
     key_hashes,
 )
@@ -230,14 +231,28 @@ class RunMerge:
     ) -> MergedRange:
         """Merge this range: `write` gets its changes, unless there are none."""
         replay = replayed(reader, self.state, [key_groups])
-        slices = replay.slices
-        counted = _Counted(self.state.schema, replay.runs(), slices, whole=self.whole)
-        changes = iter(counted)
+        slices, counts = replay.slices, np.zeros(2, np.int64)
+        changes = self._changes(replay, slices, counts)
         first = next(changes, None)
         handle = None
         if first is not None:
             handle = replace(write(itertools.chain([first], changes)), slices=slices)
-        return MergedRange(handle, counted.upserts, counted.deletes)
+        return MergedRange(handle, *counts.tolist())
+
+    def _changes(
+        self, replay: StateReplay, slices: int, counts: npt.NDArray[np.int64]
+    ) -> Iterator[EncodedChanges]:
+        """None of them empty. Adds to `counts`, as they go by: upserts, deletes."""
+        schema = self.state.schema
+        for run in replay.runs():
+            kept = run.alive() if self.whole else run
+            flags, rows = kept.rows.column(-1), kept.rows.select(schema.columns.names)
+            deletes = int(pc.sum(flags).as_py() or 0)
+            counts += rows.num_rows - deletes, deletes
+            if rows.num_rows:
+                hashes = key_hashes(rows, schema)
+                deleted = flags if deletes else None
+                yield from encoded_pieces(schema, rows, kept.key_groups, deleted, hashes, slices)
 
 
 MergeExecutor = Callable[[RunMerge, Sequence[KeyGroupRange]], Sequence[MergedRange] | None]
@@ -258,27 +273,3 @@ def _merged_here(
                 into.write_range, storage, state.operator, state.schema, each, options=state.options
             )
             yield merge.of_range(each, reader, write)
-
-
-class _Counted:
-    """The changes of a merge, none of them empty, and how many there were as they went by.
-
-    Attributes:
-        upserts, deletes: so far.
-    """
-
-    def __init__(self, schema: StateSchema, runs: Iterable[LastChanges], slices: int, *, whole: bool) -> None:
-        self._schema, self._runs, self._slices, self._whole = schema, runs, slices, whole
-        self.upserts = self.deletes = 0
-
-    def __iter__(self) -> Iterator[EncodedChanges]:
-        for run in self._runs:
-            kept = run.alive() if self._whole else run
-            flags, rows = kept.rows.column(-1), kept.rows.select(self._schema.columns.names)
-            deleted = int(pc.sum(flags).as_py() or 0)
-            self.upserts += rows.num_rows - deleted
-            self.deletes += deleted
-            if rows.num_rows:
-                hashes = key_hashes(rows, self._schema)
-                flags = flags if deleted else None
-                yield from encoded_pieces(self._schema, rows, kept.key_groups, flags, hashes, self._slices)
