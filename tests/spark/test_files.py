@@ -82,6 +82,16 @@ def test_csv_has_one_header_and_quotes_what_must_be(job: Job) -> None:
         assert list(csv.reader(file)) == [["te,xt", "number"]] + [[text or "", str(n)] for text, n in rows]
 
 
+@pytest.mark.parametrize("options", [{}, {"nullValue": "NA"}, {"nullValue": ""}])
+def test_csv_of_one_column_has_a_line_for_null(job: Job, options: dict[str, str]) -> None:
+    """As for an empty text, where no option has another one: an empty line is none to a reader."""
+    df = job.spark.sql("SELECT * FROM VALUES ('a'), (NULL), (''), (' '), ('b') AS t(x)").coalesce(1)
+    job.write_files(df, "x.csv", format="csv", options=options)
+    lines = (job.folder / "x.csv").read_text().splitlines()
+    assert lines == ["x", "a", options.get("nullValue") or '""', '""', '""', "b"]
+    assert job.spark.read.csv(str(job.folder / "x.csv"), header=True).count() == 5
+
+
 def test_csv_options_reach_header_and_rows(job: Job) -> None:
     """The separator is the same in both; the header can be left out."""
     df = job.spark.sql("SELECT 1 AS a, 2 AS b")

@@ -326,7 +326,12 @@ def _line(columns: st.StructType, file_format: str, options: dict[str, str]) -> 
         if options.get("pretty", "false").lower() != "false":
             raise InvalidInputError("pretty JSON has several lines per row; a jsonl file has one")
         return F.to_json(row, options or None)  # Spark Connect cannot send an empty mapping
-    return F.to_csv(row, options or None)
+    line = F.to_csv(row, options or None)
+    if len(columns) > 1 or options.get("nullValue"):
+        return line
+    # Of nothing but a null Spark makes an empty line, which is none to a reader, or an error.
+    empty = F.to_csv(F.struct(F.lit("").alias(columns.names[0])), options or None)
+    return F.when(exact_column(columns.names[0]).isNull(), empty).otherwise(line)
 
 
 def _header(spark: SparkSession, columns: Sequence[str], options: dict[str, str]) -> bytes:
