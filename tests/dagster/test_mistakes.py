@@ -4,7 +4,7 @@
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import pytest
 
 import dstl_dagster as dstl
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.orchestration.define.ops import StepOps
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Days
@@ -210,6 +211,45 @@ def test_a_second_block_in_place_of_the_first_is_refused(
     (event,) = (event for event in failed.all_events if event.is_step_failure)
     assert event.step_key == "blocks"
     assert re.search(says, event.step_failure_data.user_failure_data.description)  # type: ignore[union-attr, arg-type]
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_batch_that_no_step_completes_is_refused(within: bool, tmp_path: Path) -> None:
+    """One reference is handed on, of one of two jobs; the rows of the other would be in no checkpoint."""
+
+    def op_of(outputs: int) -> dg.OpDefinition:
+        @dg.op(out={f"of_{place}": dg.Out(dict) for place in range(outputs)})
+        def both(
+            context: dg.OpExecutionContext, changelog: dstl.ChangelogStorageResource
+        ) -> Iterator[dg.Output[Any]]:
+            with ExitStack() as open_blocks:
+                references = []
+                for job in ("customers", "orders"):
+                    with ExitStack() as own:
+                        entered = open_blocks if within else own
+                        batch = entered.enter_context(changelog.checkpoint(context, job))
+                        batch.write_state(pa.table({"id": [1]}), operator="rows", keys=["id"])
+                        references.append(batch.reference)
+            for place, reference in enumerate(references[-outputs:]):
+                yield dg.Output(reference, f"of_{place}")
+
+        return both
+
+    failed = _run_alone(op_of(1), tmp_path.as_uri(), completing=True)
+    (event,) = (event for event in failed.all_events if event.is_step_failure)
+    said = event.step_failure_data.user_failure_data.description  # type: ignore[union-attr]
+    assert re.search(r"hands on its batch of job '\w+' to a step that completes it, and that of job", said)  # type: ignore[arg-type]
+
+    with_two, complete = op_of(2), [StepOps(prefix=f"{name}_").complete() for name in "ab"]
+
+    @dg.job(resource_defs={"changelog": dstl.ChangelogStorageResource(uri=(tmp_path / "two").as_uri())})
+    def each_by_an_output() -> None:
+        for done, reference in zip(complete, with_two(), strict=True):
+            done(reference)
+
+    assert each_by_an_output.execute_in_process().success
+    for job in ("customers", "orders"):
+        assert dstl.read_state((tmp_path / "two").as_uri(), job, "rows").to_arrow().num_rows == 1
 
 
 @pytest.mark.parametrize("failing", [False, True])

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -42,8 +43,19 @@ from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.timeline import BatchKey, Opened
 
 _LOOK_AGAIN_SECONDS: Final = 1.0
-_BLOCKS: Final = WeakKeyDictionary[Any, dict[tuple[str, str, BatchKey], bool]]()
-"""By the try of a step, the batches that it has opened, of stores and jobs; and whether each is complete."""
+
+
+class _Block(Enum):
+    """A block of a step that writes a batch."""
+
+    OPEN = auto()
+    HANDED_ON = auto()  # a later step completes it
+    COMPLETE = auto()
+
+
+_Blocks = dict[tuple[str, str, BatchKey], _Block]
+_BLOCKS: Final = WeakKeyDictionary[Any, _Blocks]()
+"""By the try of a step, those that it has begun: of a store, a job and a batch."""
 
 
 T = TypeVar("T")
@@ -223,26 +235,41 @@ def only_batch(request: BatchRequest) -> Iterator[None]:
         return
     job, key, where = request.coordinator.job, request.key, request.coordinator.store.uri
     blocks = _BLOCKS.setdefault(request.step, {})
-    for (of_store, of_job, other), is_complete in blocks.items():
-        if (of_store, of_job) != (where, job) or (is_complete and other != key):
+    for (of_store, of_job, other), state in blocks.items():
+        if (of_store, of_job) != (where, job) or (state is _Block.COMPLETE and other != key):
             continue
         begun = f"this step has begun a batch of job {job!r} in another block"
         raise ConflictError(
             f"{begun}: this one would find it applied, and write nothing. Write both in one block, or give "
             "each an idempotency_key of its own"
-            if is_complete
+            if state is _Block.COMPLETE
             else f"{begun}, and not completed it: this one would end it, with its rows. Write both in one "
             "block, or in two steps",
             kind=ErrorKind.ALREADY_APPLIED,
         )
-    blocks[where, job, key] = False
+    _require_output(request.step, blocks, job)
+    blocks[where, job, key] = _Block.OPEN
     try:
         yield
+        last = request.coordinator.timeline.seen().open_attempt
+        is_open = last is not None and last.owner == request.coordinator.owner
+        if is_open:
+            _require_output(request.step, blocks, job)
     except BaseException:
         del blocks[where, job, key]  # what is aborted may be written again
         raise
-    last = request.coordinator.timeline.seen().open_attempt
-    blocks[where, job, key] = last is None or last.owner != request.coordinator.owner
+    blocks[where, job, key] = _Block.HANDED_ON if is_open else _Block.COMPLETE
+
+
+def _require_output(step: Any, blocks: _Blocks, job: str) -> None:
+    """Pass if a batch can be handed on beside those that are: each by an output. Raises: ConflictError."""
+    others = [of_job for (_, of_job, _), state in blocks.items() if state is _Block.HANDED_ON]
+    if others and len(others) >= len(step.op_def.output_dict):
+        raise ConflictError(
+            f"this step hands on its batch of job {others[-1]!r} to a step that completes it, and that of "
+            f"job {job!r} would be in no checkpoint: write each in a step of its own",
+            kind=ErrorKind.ALREADY_APPLIED,
+        )
 
 
 @contextmanager
