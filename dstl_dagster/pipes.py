@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Claim
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
@@ -28,6 +29,8 @@ __all__ = ["EXTRA", "HandedBatch", "open_batch"]
 EXTRA: Final = "dstl"
 """The one key of the extras that is ours."""
 
+_OPENED: Final[WeakSet[Any]] = WeakSet()
+"""The contexts of Pipes by which this process has opened its batch."""
 _VERSION: Final = 1
 _SHOWN: Final = 80
 
@@ -100,17 +103,28 @@ def open_batch(
         progress: called with (finished tasks, known tasks) while a write runs.
 
     Raises: InvalidInputError for a process that was handed no batch; FormatError (kind `newer_version`) for
-    a batch of a later release. Entering raises FencedError if the attempt has ended meanwhile, and
-    NotFoundError if this machine sees another store under the URI.
+    a batch of a later release. Entering raises FencedError if the attempt has ended meanwhile,
+    NotFoundError if this machine sees another store under the URI, and ConflictError (kind
+    `already_applied`) if this program has handed the batch over in an earlier block.
     """
     from dstl_dagster.spark import ResumedBatch  # PySpark: not where Dagster makes the extras
 
     handed = HandedBatch.from_extras(_extras_of(pipes))
+    is_again = not isinstance(pipes, Mapping) and pipes in _OPENED
+    if not isinstance(pipes, Mapping):
+        _OPENED.add(pipes)
     attempt, options = handed.attempt, handed.options
     coordinator = CheckpointCoordinator(
         attempt.job, open_store(attempt.store_uri, options.files), options, owner=f"pipes-{attempt.attempt}"
     )
-    return ResumedBatch(coordinator, attempt, claim=handed.claim, trigger=handed.trigger, progress=progress)
+    return ResumedBatch(
+        coordinator,
+        attempt,
+        claim=handed.claim,
+        trigger=handed.trigger,
+        progress=progress,
+        is_again=is_again,
+    )
 
 
 def _extras_of(pipes: PipesContext | Mapping[str, Any]) -> Mapping[str, Any]:

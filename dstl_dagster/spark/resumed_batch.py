@@ -47,6 +47,8 @@ class ResumedBatch(CheckpointBatch):
         claim: about the batch, of the program that opened the attempt.
         trigger: the cost of step 1 where it was done.
         clock, progress: as for `CheckpointBatch`.
+        is_again: the program has opened the batch before. If it has handed it over, ConflictError (kind
+            `already_applied`) on entering.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class ResumedBatch(CheckpointBatch):
         trigger: Cost | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,
+        is_again: bool = False,
     ) -> None:
         super().__init__(
             coordinator, idempotency_key=attempt.batch, claim=claim, clock=clock, progress=progress
         )
         self._given = attempt
         self._trigger = trigger
+        self._is_again = is_again
 
     def _find_applied(self) -> Attempt | None:
         try:
@@ -76,6 +80,12 @@ class ResumedBatch(CheckpointBatch):
             load_report(self._coordinator.store, self._given)
         except NotFoundError:
             return None
+        if self._is_again:
+            raise ConflictError(
+                "this program has handed its batch over in an earlier block, and this one would write "
+                "nothing: write both in one block",
+                kind=ErrorKind.ALREADY_APPLIED,
+            )
         return self._given
 
     def _begin(self, cost: RunningCost) -> Batch:

@@ -7,6 +7,7 @@ The drivers here are functions that get the extras as Pipes brings them: as JSON
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ JOB = dstl.JobAssets("orders")
 Driver = Callable[[dict[str, Any]], None]
 
 
-def hand_over(extras: dict[str, Any]) -> None:
+def hand_over(extras: Any) -> None:
     with open_batch(extras) as batch:
         write_file(batch)
 
@@ -207,6 +208,33 @@ def test_a_driver_started_again_after_its_hand_over_writes_nothing(orders: Order
     assert orders.kinds() == ["opened", "completed", "committed"]
     with open_batch(orders.launched[0]) as batch:  # long after
         assert batch.already_in == 1
+
+
+class Launched:
+    """What `open_dagster_pipes()` yields, of which a process has one."""
+
+    def __init__(self, extras: dict[str, Any]) -> None:
+        self.extras = extras
+
+
+def test_a_second_block_of_a_driver_is_refused(orders: Orders) -> None:
+    """It would find the work of the first, and write nothing; after one that failed it does all."""
+
+    def twice(extras: dict[str, Any]) -> None:
+        pipes = Launched(extras)
+        hand_over(pipes)
+        hand_over(pipes)
+
+    def once_more(extras: dict[str, Any]) -> None:
+        pipes = Launched(extras)
+        with suppress(OSError), open_batch(pipes):
+            raise OSError("a mishap")
+        hand_over(pipes)
+
+    said = orders.said(orders.run(twice))
+    assert "has handed its batch over in an earlier block" in said
+    assert orders.kinds() == ["opened", "aborted"]
+    assert orders.run(once_more).success
 
 
 def test_of_two_drivers_at_once_one_report_counts(orders: Orders) -> None:
