@@ -57,7 +57,7 @@ class Step:
     @property
     def page(self) -> Page:
         """The job's assets, on the instance of the run."""
-        return Page(self.assets, self.context.instance)
+        return Page(self.assets, self.context.instance, definitions=code_location(self.context))
 
     def reconcile(self, own: Checkpoint | None = None, *, shows_state: bool = False) -> Reconcile:
         """For the page that the run's definitions make. `own`: the checkpoint of the run's own batch.
@@ -66,15 +66,14 @@ class Step:
         context, key = self.context, self.assets.state_key
         definition = self.partitions_def or definition_of(context)
         has_state = shows_state and context.has_assets_def and key in context.assets_def.keys
-        page = Page(
-            self.assets,
-            context.instance,
-            definition,
-            {key: definition} if has_state else {},
-            {} if own is None else {own.attempt: partition_of(context)},
+        page = replace(
+            self.page,
+            files=definition,
+            states={key: definition} if has_state else {},
+            chosen={} if own is None else {own.attempt: partition_of(context)},
         )
-        read, view = (() if own is None else (own,)), self.coordinator.timeline.seen()
-        return Reconcile(page, self.coordinator, view, "run", code_location(context), read)
+        read = () if own is None else (own,)
+        return Reconcile(page, self.coordinator, self.coordinator.timeline.seen(), "run", read)
 
     def write(self, report: Report) -> None:
         """Marks first, then events."""
@@ -259,10 +258,10 @@ def report_checks(step: Step) -> None:
     """Evaluate the checks that cost next to nothing, so that a new checkpoint does not show as unchecked."""
     context = step.context
     own = context.assets_def.partitions_def if context.has_assets_def else None
-    definitions, view = code_location(context), step.coordinator.timeline.seen()
-    states = state_partitions(definitions, step.assets)
-    page = replace(step.page, files=step.partitions_def or own, states=states)
-    for event in evaluations_beside(page, view, definitions, SystemClock()):
+    page, view = step.page, step.coordinator.timeline.seen()
+    states = state_partitions(page.definitions, step.assets)
+    page = replace(page, files=step.partitions_def or own, states=states)
+    for event in evaluations_beside(page, view, SystemClock()):
         context.log_event(event)  # type: ignore[arg-type] # it does take one
 
 

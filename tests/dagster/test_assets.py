@@ -7,7 +7,8 @@ import re
 from datetime import timedelta
 from numbers import Number
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
@@ -27,6 +28,8 @@ from dstl_dagster import (
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.report.events import Reporter, files_version
 from dstl_dagster.orchestration.report.links import object_link
+from dstl_dagster.orchestration.report.shown import Page
+from dstl_dagster.settings import CheckpointOptions, StoragePrices
 from dstl_dagster.timeline import TimelineView
 
 if TYPE_CHECKING:
@@ -37,6 +40,14 @@ pytestmark = pytest.mark.dagster
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
 JOB = JobAssets("orders", operators=("totals", "sessions"))
 VIEW = TimelineView(timeline_id="00ff")
+
+
+def reporter_of(days: Days) -> Reporter:
+    """As if the job's store was on a bucket."""
+    uri = "gs://box/dstl"
+    store = SimpleNamespace(uri=uri, uri_of=lambda name: f"{uri}/{name}")
+    coordinator: Any = SimpleNamespace(store=store, options=CheckpointOptions(), prices=StoragePrices())
+    return Reporter(Page(days.code.JOB, days.instance), coordinator, VIEW, kind="run")
 
 
 def test_a_jobs_assets_hang_together() -> None:
@@ -121,7 +132,7 @@ def test_links_to_files_name_the_bucket_once(days: Days) -> None:
     """A file's name is relative to its bucket, not to the store's prefix within it."""
     days.run("2024-01-01")
     checkpoint = days.coordinator().get(1)
-    event = Reporter(days.code.JOB, "gs://box/job", VIEW, kind="run").files(checkpoint, None)
+    event = reporter_of(days).files(checkpoint, None)
     box = checkpoint.manifest.files[0].recoverable.final_blob_identifier.bucket_name
     console = "https://console.cloud.google.com/storage/browser"
     names = str(event.metadata["file names"].value)
@@ -134,7 +145,7 @@ def test_rows_that_were_not_counted_are_no_number(days: Days) -> None:
     days.files = 2
     days.run("2024-01-01")
     checkpoint = days.coordinator().get(1)
-    reporter = Reporter(days.code.JOB, "gs://box/job", VIEW, kind="run")
+    reporter = reporter_of(days)
     one, two = checkpoint.manifest.files
     for rows, told in (((2, 2), 4), ((2, None), None), ((None, None), None), ((0, 0), 0)):
         files = tuple(
@@ -153,7 +164,7 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
     days.run("2024-01-01")
     days.run("2024-01-02")
     checkpoint, assets = days.coordinator().get(2), days.code.JOB
-    reporter = Reporter(assets, "gs://box/dstl", VIEW, kind="run")
+    reporter = reporter_of(days)
     assert "user metadata" not in reporter.checkpoint(checkpoint).metadata
     manifest = dataclasses.replace(checkpoint.manifest, user_metadata="ticket 7")
     checkpoint = dataclasses.replace(checkpoint, manifest=manifest)
@@ -177,7 +188,7 @@ def test_all_events_of_a_checkpoint_can_be_read_by_people(days: Days) -> None:
                 cost = checkpoint.manifest.cost
                 assert cost is not None
                 assert metadata["requests"] == cost.total.requests
-                usd = cost.total.usd(reporter.prices)
+                usd = cost.total.usd(StoragePrices())
                 assert metadata["cost micro-USD"] == pytest.approx(1e6 * usd, rel=0.01)
                 details = str(metadata["details"])
                 assert re.findall(r"^step (\w+): ", details, re.MULTILINE) == ["trigger", "persist", "record"]

@@ -271,7 +271,7 @@ def test_a_restore_by_the_command_is_seen_by_the_sensor(days: Days, daemon: Daem
 def test_who_knows_less_replaces_no_finding(days: Days) -> None:
     """A step or a sensor that is not told of the partitions says nothing of them."""
     view = days.coordinator().timeline.tail()
-    found = evaluations_beside(AssetsPage(days.code.JOB, days.instance), view, None, SystemClock())
+    found = evaluations_beside(AssetsPage(days.code.JOB, days.instance), view, SystemClock())
     assert {each.check_name for each in found} == BESIDE - {"partitions_match_timeline"}
 
 
@@ -397,5 +397,5 @@ def test_a_lost_partition_without_an_order_passes_no_check_beside_a_checkpoint(
     view = TimelineView(slot=33, snapshot_slot=32, keys={BatchKey(days[-1]): (3,)}, abandoned=((2, 2),))
     with dg.DagsterInstance.ephemeral() as instance:
         page = AssetsPage(JobAssets("orders"), instance, files)
-        found = evaluations_beside(page, view, None, SystemClock())
+        found = evaluations_beside(page, view, SystemClock())
     assert ("partitions_match_timeline" in [each.check_name for each in found]) is is_found

@@ -31,7 +31,7 @@ class Written(Page):
     @classmethod
     def of(cls, days: Days, events: Sequence[Event] = ()) -> Written:
         assets, definition = days.code.JOB, days.code.DAYS
-        return cls(assets, days.instance, definition, {assets.state_key: definition}, {}, [*events])
+        return cls(assets, days.instance, definition, {assets.state_key: definition}, events=[*events])
 
     def has(self, key: dg.AssetKey, version: str) -> bool:
         wanted = (key, version)

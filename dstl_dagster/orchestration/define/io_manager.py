@@ -291,8 +291,9 @@ def _require_shown(step: Any, coordinator: CheckpointCoordinator, key: dg.AssetK
     compared = require_shown_timeline(step.dagster_run, step.instance, coordinator, key, *assets.showing_keys)
     if compared.difference is not None:
         definitions, view = code_location(step), coordinator.timeline.tail()
-        page = Page(assets, step.instance, states=state_partitions(definitions, assets))
-        mark_partitions(page, Reconcile(page, coordinator, view, "run", definitions).of_another_store())
+        states = state_partitions(definitions, assets)
+        page = Page(assets, step.instance, states=states, definitions=definitions)
+        mark_partitions(page, Reconcile(page, coordinator, view, "run").of_another_store())
 
 
 def _plain(context: dg.OutputContext, obj: Any) -> Any:

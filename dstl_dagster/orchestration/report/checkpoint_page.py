@@ -18,7 +18,7 @@ from typing import Any
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import Checkpoint
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import breakable, counted, measure, mebibytes, readable_bytes, readable_duration
@@ -36,7 +36,8 @@ from dstl_dagster.orchestration.report.links import (
     object_link,
     owner_link,
 )
-from dstl_dagster.settings import CheckpointOptions, StoragePrices
+from dstl_dagster.orchestration.report.shown import Page
+from dstl_dagster.settings import StoragePrices
 from dstl_dagster.timeline import CheckpointEntry, Completed, TimelineView
 
 _ROOM = 999 - 64
@@ -51,24 +52,17 @@ _FOLDED = 1000
 class Pages:
     """What the pages of a job's checkpoints show, as of a view of its timeline.
 
-    Attributes:
-        store_uri, options, view: of the store that is read, and of its timeline.
-        partitions_def: of the state, for the next one.
-        repository: has the jobs that links lead to.
+    `page`: its definitions have the jobs that links lead to.
     """
 
-    assets: JobAssets
-    store_uri: str
+    page: Page
+    coordinator: CheckpointCoordinator
     view: TimelineView
-    options: CheckpointOptions = field(default_factory=CheckpointOptions)
-    partitions_def: dg.PartitionsDefinition[Any] | None = None
-    repository: dg.RepositoryDefinition | None = None
     now: datetime = field(default_factory=lambda: SystemClock().now())
 
     @property
-    def prices(self) -> StoragePrices:
-        """A folder has none."""
-        return self.options.prices if self.store_uri.startswith("gs://") else StoragePrices.free()
+    def assets(self) -> JobAssets:
+        return self.page.assets
 
     def entries(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """All of a completed checkpoint's page, in the order that it shows."""
@@ -82,7 +76,7 @@ class Pages:
             **({"file names": self.file_names(checkpoint)} if manifest.files else {}),
             **published_entries(checkpoint),
             **({"look at": "; ".join(noted)} if (noted := manifest.begun_beside_idle) else {}),
-            "details": checkpoint_details(checkpoint, self.store_uri, self.prices),
+            "details": checkpoint_details(checkpoint, self.coordinator),
             # Numbers become plots, so only measures are numbers; ids are text.
             "changes": manifest.changes,
             **rows_number(manifest.rows),
@@ -91,7 +85,7 @@ class Pages:
             "files": len(manifest.files),
             "file MiB": mebibytes(manifest.file_bytes),
             "batch seconds": measure(manifest.persist_seconds),
-            **cost_numbers(checkpoint, self.prices),
+            **cost_numbers(checkpoint, self.coordinator.prices),
         }
 
     def _at_a_glance(self, checkpoint: Checkpoint) -> dict[str, str]:
@@ -116,7 +110,7 @@ class Pages:
 
     def next_partition_of(self, checkpoint: Checkpoint) -> dict[str, str]:
         """Of a source whose partitions follow each other; nothing behind the last."""
-        definition, source = self.partitions_def, checkpoint.source
+        definition, source = self.page.partitions, checkpoint.source
         following = None
         if source is not None and isinstance(definition, dg.TimeWindowPartitionsDefinition):
             with suppress(InvalidInputError):
@@ -125,15 +119,15 @@ class Pages:
 
     def file_names(self, checkpoint: Checkpoint) -> dg.MetadataValue:
         """The final names, as links."""
-        return dg.MetadataValue.md(file_lines(checkpoint, self.store_uri))
+        return dg.MetadataValue.md(file_lines(checkpoint, self.coordinator.store.uri))
 
     def chain(self) -> dict[str, dg.MetadataValue]:
-        restore = maintenance_job(self.repository, self.assets.job, "restore")
+        restore = maintenance_job(self.page.definitions, self.assets.job, "restore")
         return chain_metadata(self.assets, self.view, self.now, restore)
 
     def _retention(self, checkpoint: Checkpoint) -> str:
         """When a checkpoint leaves, by the options of now, and what clean-up then deletes of it."""
-        options, number = self.options, checkpoint.checkpoint_id
+        options, number = self.coordinator.options, checkpoint.checkpoint_id
         leaves = f"leaves after {counted(options.num_retained, 'newer one')}"
         if kept := savepoints_of(self.view, number):
             leaves = f"stays as {breakable(kept)}"
@@ -148,7 +142,7 @@ class Pages:
             on = completed.parent
             said.append("the first" if on is None else f"on {checkpoint_link(self.assets, on)}")
         if batch := batch_name(completed):
-            correct = maintenance_job(self.repository, self.assets.job, "correct")
+            correct = maintenance_job(self.page.definitions, self.assets.job, "correct")
             shown = breakable(batch)
             said.append(f"of {shown if correct is None else launchpad_link(shown, correct, batch)}")
         said.append(f"by {owner_link(completed.owner)}")
@@ -270,7 +264,7 @@ def batch_name(completed: Completed) -> str:
     return "" if run_of_batch(key) else key
 
 
-def checkpoint_details(checkpoint: Checkpoint, store_uri: str, prices: StoragePrices) -> dg.MetadataValue:
+def checkpoint_details(checkpoint: Checkpoint, coordinator: CheckpointCoordinator) -> dg.MetadataValue:
     """All of it."""
     manifest = checkpoint.entry.completed.manifest
     sources = _table(
@@ -280,8 +274,8 @@ def checkpoint_details(checkpoint: Checkpoint, store_uri: str, prices: StoragePr
             for name, each in sorted(checkpoint.manifest.sources.items())
         ),
     )
-    place = f"manifest {object_link(manifest, '/'.join([store_uri.rstrip('/'), manifest]))}"
-    return _folded(sources, _operators(checkpoint), _cost(checkpoint, prices), place)
+    place = f"manifest {object_link(manifest, coordinator.store.uri_of(manifest))}"
+    return _folded(sources, _operators(checkpoint), _cost(checkpoint, coordinator.prices), place)
 
 
 def operator_details(checkpoint: Checkpoint) -> dg.MetadataValue:

@@ -50,10 +50,10 @@ from dstl_dagster.orchestration.report.links import (
     owner_link,
     shown_lines,
 )
-from dstl_dagster.orchestration.report.shown import attempt_in
+from dstl_dagster.orchestration.report.shown import Page, attempt_in
 from dstl_dagster.orchestration.timeline_check import shown_in
 from dstl_dagster.settings import StoragePrices
-from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
+from dstl_dagster.timeline import Committed, Completed, Restored
 
 Event = dg.AssetMaterialization | dg.AssetObservation
 
@@ -73,13 +73,6 @@ class Reporter(Pages):
 
     kind: str
     restored_in: int | None = None
-
-    @classmethod
-    def of(
-        cls, assets: JobAssets, coordinator: CheckpointCoordinator, view: TimelineView, kind: str, **more: Any
-    ) -> Reporter:
-        """For the job's store, as of this view. `more`: the other fields."""
-        return cls(assets, coordinator.store.uri, view, coordinator.options, kind=kind, **more)
 
     # ---- materializations ----
 
@@ -118,7 +111,7 @@ class Reporter(Pages):
             "upserts": report.upserts,
             "deletes": report.deletes,
             "changelog MiB": mebibytes(report.stored_bytes),
-            _URI: f"{self.store_uri.rstrip('/')}/{base_path}/",
+            _URI: f"{self.coordinator.store.uri.rstrip('/')}/{base_path}/",
             **_table(entry),
         }
         about = f"state of {operator} at checkpoint {checkpoint.checkpoint_id}"
@@ -131,7 +124,7 @@ class Reporter(Pages):
         metadata = {
             **self.next_partition_of(checkpoint),
             "checkpoint": self.about(completed),
-            **state_metadata(checkpoint, self.prices),
+            **state_metadata(checkpoint, self.coordinator.prices),
         }
         about = f"state at checkpoint {checkpoint.checkpoint_id}"
         made = self._made(key, partition, completed, about, metadata, step)
@@ -147,7 +140,7 @@ class Reporter(Pages):
         metadata: dict[str, Any] = {
             "checkpoint": self.about(completed),
             "file names": self.file_names(checkpoint),
-            _URI: folder_uri(self.store_uri, files),
+            _URI: folder_uri(self.coordinator.store.uri, files),
             "files": len(files) - len(blocked),
             "file MiB": mebibytes(checkpoint.manifest.file_bytes),
             "components": sum(len(file.components) for file in files),
@@ -283,8 +276,8 @@ def output_of_state(
     its op is tagged.
     """
     checkpoint = coordinator.get(attempt.checkpoint_id)
-    view, definition = coordinator.timeline.seen(), definition_of(context)
-    reporter = Reporter.of(assets, coordinator, view, "run", partitions_def=definition)
+    page = Page(assets, context.instance, definition_of(context))
+    reporter = Reporter(page, coordinator, coordinator.timeline.seen(), kind="run")
     event = reporter.state(assets.state_key, checkpoint, None, step)
     tags = {**(event.tags or {})}
     version = dg.DataVersion(tags.pop(TAG_VERSION))  # a tag that Dagster sets

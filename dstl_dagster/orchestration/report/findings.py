@@ -81,9 +81,7 @@ class Finding:
         }
 
 
-def evaluations_beside(
-    page: Page, view: TimelineView, definitions: dg.RepositoryDefinition | None, clock: Clock
-) -> list[dg.AssetCheckEvaluation]:
+def evaluations_beside(page: Page, view: TimelineView, clock: Clock) -> list[dg.AssetCheckEvaluation]:
     """Those that a step or a sensor writes beside a checkpoint, the newest that the instance holds, by next
     to no requests. `view`: of what is about to be shown, so the partitions of checkpoints are not compared.
 
@@ -94,7 +92,7 @@ def evaluations_beside(
     # Of partitions without an order those that are in the archive, and lost, may be any.
     if isinstance(page.files, dg.TimeWindowPartitionsDefinition) or (page.files and not view.snapshot_slot):
         found[PARTITIONS] = partitions_finding(page, view, thorough=False)
-    allowed = _age_allowed(definitions, assets)
+    allowed = _age_allowed(page)
     if allowed is not None:  # unlike Dagster's own freshness it sees how old what is reported late is
         found[AGE] = of_age(view, clock, allowed)
     # Without a target Dagster compares times to see whether a check is older than the checkpoint, and SQLite
@@ -112,12 +110,12 @@ def evaluations_beside(
     ]
 
 
-def _age_allowed(repository: dg.RepositoryDefinition | None, assets: JobAssets) -> timedelta | None:
-    """What the job's check of the age allows in these definitions; `None` where they have none."""
-    key = dg.AssetCheckKey(assets.checkpoints_key, AGE)
-    if repository is None or key not in repository.asset_graph.asset_check_keys:
+def _age_allowed(page: Page) -> timedelta | None:
+    """What the job's check of the age allows; `None` where the page's definitions have none."""
+    key, definitions = dg.AssetCheckKey(page.assets.checkpoints_key, AGE), page.definitions
+    if definitions is None or key not in definitions.asset_graph.asset_check_keys:
         return None
-    hours = repository.asset_graph.get_check_spec(key).metadata.get(MAX_AGE_HOURS)
+    hours = definitions.asset_graph.get_check_spec(key).metadata.get(MAX_AGE_HOURS)
     return None if hours is None else timedelta(hours=hours)
 
 

@@ -76,7 +76,7 @@ class Reconcile:
 
     Attributes:
         view: of all records up to those that are reported, at least.
-        kind, repository, restored_in: as of `Reporter`.
+        kind, restored_in: as of `Reporter`.
         read: checkpoints whose manifests are at hand.
         known: completed checkpoints that are too old for the view.
     """
@@ -85,23 +85,13 @@ class Reconcile:
     coordinator: CheckpointCoordinator
     view: TimelineView
     kind: str
-    repository: dg.RepositoryDefinition | None = None
     read: tuple[Checkpoint, ...] = ()
     known: Mapping[int, Completed] = field(default_factory=dict)
     restored_in: int | None = None
 
     @cached_property
     def reporter(self) -> Reporter:
-        page = self.page
-        return Reporter.of(
-            page.assets,
-            self.coordinator,
-            self.view,
-            self.kind,
-            restored_in=self.restored_in,
-            partitions_def=next(iter(page.states.values()), None) or page.files,
-            repository=self.repository,
-        )
+        return Reporter(self.page, self.coordinator, self.view, kind=self.kind, restored_in=self.restored_in)
 
     def completed(self, checkpoint_id: int) -> Completed | None:
         entry = self.view.checkpoints.get(checkpoint_id)
@@ -146,7 +136,7 @@ class Reconcile:
             restored = None
         again = self
         if restored is not None:
-            again = replace(self, page=self.page.with_plain(self.repository), restored_in=restored.slot)
+            again = replace(self, page=self.page.with_plain(), restored_in=restored.slot)
         events = again._anew(last)
         lacking = [event for event in events[:-1] if newest(event.asset_key) != str(last.completed.attempt)]
         for own in events[-1:]:
@@ -167,7 +157,7 @@ class Reconcile:
 
     def of_another_store(self) -> Mark:
         """Days that this store does not have."""
-        view, page = self.view, self.page.with_plain(self.repository)
+        view, page = self.view, self.page.with_plain()
         assets, gone = page.assets, {}
         for key in (*assets.state_keys, assets.files_key):
             definition = page.states.get(key) if key in assets.state_keys else page.files
@@ -225,7 +215,7 @@ class Reconcile:
             if any(each.checkpoint_id == completed.checkpoint_id for each in self.view.retained):
                 events += self._lacking([self.reporter.published(checkpoint)])
             events.append(self.reporter.files(checkpoint, page.partition(page.files, completed)))
-        made = state_of(assets, checkpoint, self.repository) if has_state else None
+        made = state_of(assets, checkpoint, page.definitions) if has_state else None
         if made is not None and made.state_key in page.states:
             definition = page.states[made.state_key]
             where = page.partition(definition, completed)
@@ -236,7 +226,7 @@ class Reconcile:
 
     def _of_restored(self, restored: Restored) -> Report:
         """The partitions that show what it undid, as failed."""
-        page = self.page.with_plain(self.repository)
+        page = self.page.with_plain()
         assets = page.assets
         # By attempt: each source may have a batch of a name, and a batch of a table several partitions.
         undone = {str(each.attempt) for each in self.coordinator.left_behind(restored)}
@@ -280,7 +270,7 @@ class Reconcile:
         if checkpoint is None:
             return []
         events: list[Event] = []
-        state, batch = state_of(assets, checkpoint, self.repository), checkpoint.idempotency_key
+        state, batch = state_of(assets, checkpoint, page.definitions), checkpoint.idempotency_key
 
         def place(key: dg.AssetKey, definition: dg.PartitionsDefinition[str] | None) -> str | None:
             return batch if batch in page.materialized(key) else page.partition(definition, entry.completed)

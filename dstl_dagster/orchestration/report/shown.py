@@ -28,6 +28,7 @@ class Page:
         files: the partitions of its files.
         states: each asset that shows its state by events of ours, and the partitions of it.
         chosen: the partition of an attempt whose run knows it; of others it is the batch's name.
+        definitions: those; `None` where they are not known.
     """
 
     assets: JobAssets
@@ -35,6 +36,7 @@ class Page:
     files: dg.PartitionsDefinition[str] | None = None
     states: Mapping[dg.AssetKey, dg.PartitionsDefinition[str] | None] = field(default_factory=dict)
     chosen: Mapping[UUID, str | None] = field(default_factory=dict)
+    definitions: dg.RepositoryDefinition | None = None
 
     def partition(self, definition: dg.PartitionsDefinition[str] | None, completed: Completed) -> str | None:
         """Of a checkpoint's batch."""
@@ -93,11 +95,16 @@ class Page:
             found.update({str(each.partition_key): shown_in(each.asset_materialization) for each in records})
         return found
 
-    def with_plain(self, repository: dg.RepositoryDefinition | None) -> Page:
+    @property
+    def partitions(self) -> dg.PartitionsDefinition[str] | None:
+        """Those of its state, or of its files alone."""
+        return next(iter(self.states.values()), None) or self.files
+
+    def with_plain(self) -> Page:
         """With the assets that these definitions do not show as the job's, and whose body writes its batches:
         by their newest events. Without definitions, of the whole instance.
         """
-        graph = None if repository is None else repository.asset_graph
+        graph = None if self.definitions is None else self.definitions.asset_graph
         keys = self.instance.get_asset_keys() if graph is None else graph.executable_asset_keys
         known = {*self.assets.state_keys, self.assets.files_key, self.assets.checkpoints_key}
         known |= {self.assets.operator_key(each) for each in self.assets.operators}

@@ -80,9 +80,9 @@ def build_checkpoint_checks(
         chosen = {key.name for key in context.selected_asset_check_keys}
         op_context, coordinator = context.op_execution_context, changelog.coordinator(assets.job)
         found, definitions = assets_in(op_context, assets), code_location(op_context)
-        page = Page(found, op_context.instance, partitions_def)
+        page = Page(found, op_context.instance, partitions_def, definitions=definitions)
         if findings.PARTITIONS in chosen:
-            page = page.with_plain(definitions)
+            page = page.with_plain()
         page = replace(page, states=state_partitions(definitions, page.assets))
         look = _Look(page, coordinator, check_clock)
         # None looks at a store that is not the one that was shown.

@@ -68,8 +68,9 @@ def build_checkpoint_sensor(
         definitions = context.repository_def
         assets = named if definitions is None else named.found_in(definitions.asset_graph.asset_nodes)
         coordinator = changelog.coordinator(assets.job)
-        page = Page(assets, context.instance, partitions_def, state_partitions(definitions, assets))
-        follower = TimelineFollower(page, coordinator, tick_clock, patience, definitions)
+        states = state_partitions(definitions, assets)
+        page = Page(assets, context.instance, partitions_def, states, definitions=definitions)
+        follower = TimelineFollower(page, coordinator, tick_clock, patience)
         start = follower.start(context.cursor)
         settle_marks(page)
         tick = follower.follow(start)
@@ -81,7 +82,7 @@ def build_checkpoint_sensor(
         partitions = _partition_requests(page, coordinator, tick)
         checks: list[dg.AssetCheckEvaluation] = []
         if tick.at_end and tick.cursor.slot != start.slot:
-            checks = evaluations_beside(page, coordinator.timeline.seen(), definitions, tick_clock)
+            checks = evaluations_beside(page, coordinator.timeline.seen(), tick_clock)
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else summary,

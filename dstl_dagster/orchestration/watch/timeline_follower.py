@@ -83,7 +83,6 @@ class TimelineFollower:
     coordinator: CheckpointCoordinator
     clock: Clock
     patience: timedelta = timedelta(hours=1)
-    repository: dg.RepositoryDefinition | None = None
     _shows_other: bool = False
 
     def start(self, cursor_text: str | None) -> CheckpointCursor:
@@ -170,7 +169,7 @@ class TimelineFollower:
         return True
 
     def _reconcile(self, view: TimelineView, known: Mapping[int, Completed] | None = None) -> Reconcile:
-        return Reconcile(self.page, self.coordinator, view, _SENSOR, self.repository, known=known or {})
+        return Reconcile(self.page, self.coordinator, view, _SENSOR, known=known or {})
 
     def _record_at(self, slot: int) -> TimelineRecord | None:
         return None if slot < 1 else next(self.coordinator.timeline.records(slot - 1), None)
