@@ -84,7 +84,7 @@ class Jobs:
         rows = _rows(number * _ROWS_A_FILE, _ROWS_A_FILE, 16)
         while True:
             key = "dstl.dfs.batch.persist-delay"
-            options = JobOptions.from_mapping({key: f"{delay // timedelta(milliseconds=1)} ms"})
+            options = JobOptions.of({key: f"{delay // timedelta(milliseconds=1)} ms"})
             report = write_rows(
                 rows, attempt, store, operator=OPERATOR, schema=SCHEMA, partitions=sets, options=options
             )

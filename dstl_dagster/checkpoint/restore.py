@@ -105,12 +105,7 @@ def plan_restore(job: Job, checkpoint_id: int) -> RestorePlan:
             manifests[completed.checkpoint_id] = load_manifest(
                 job.store, completed.manifest, completed.manifest_crc32c
             )
-    files = {
-        stream.name: stream.stored_bytes or stream.size or 0
-        for entry in ({} if target is None else target.manifest.operators).values()
-        for handle in entry.handles
-        for stream in handle.streams
-    }
+    files = [] if target is None else target.manifest.changelog_files
     return RestorePlan(
         checkpoint_id=checkpoint_id,
         last=view.last_completed_id or 0,
@@ -119,7 +114,7 @@ def plan_restore(job: Job, checkpoint_id: int) -> RestorePlan:
         positions={} if target is None else target.positions,
         open_attempt=view.open_attempt,
         read_objects=len(files),
-        read_bytes=sum(files.values()),
+        read_bytes=sum(each.known_bytes for each in files),
     )
 
 

@@ -56,6 +56,11 @@ class StreamStateHandle:
         if self.size is not None and self.size < 0:
             raise InvalidInputError(f"size {self.size} of {self.name!r} is negative; unknown is None")
 
+    @property
+    def known_bytes(self) -> int:
+        """Of the stored object, as far as its writer knew them."""
+        return self.stored_bytes or self.size or 0
+
     def to_json(self) -> dict[str, Any]:
         """A plain dict."""
         return {"kind": self.KIND, **to_fields(self)}

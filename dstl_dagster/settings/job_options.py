@@ -59,7 +59,7 @@ class JobOptions:
     """The options that are set for a job. Compared by value; pickled as plain JSON.
 
     Attributes:
-        texts: (canonical key, text), sorted by key. Use `of` or `from_mapping`, which check it.
+        texts: (canonical key, text), sorted by key. Use `of`, which checks it.
     """
 
     texts: tuple[tuple[str, str], ...] = ()
@@ -68,7 +68,11 @@ class JobOptions:
     def of(cls, *layers: Options | CheckpointOptions | GSFileSystemOptions | None) -> JobOptions:
         """One value from several; the first layer that gives a key wins. None gives nothing.
 
-        Raises: InvalidInputError as `from_mapping`, also for values that fit only apart from each other.
+        A mapping has strings or typed values under our keys or upstream's, as what `to_json` returned.
+
+        Raises: InvalidInputError naming an unknown key and the nearest known one, two spellings of one
+        option, a value that cannot be used, also one that fits only apart from another, or what a job decides
+        itself (`base-path`).
         """
         present = [layer for layer in layers if layer is not None]
         if not present:
@@ -95,15 +99,6 @@ class JobOptions:
         lines = environ.get(ENVIRONMENT_VARIABLE, "")
         return cls.of(call, configured, parse_lines(lines, f"environment variable {ENVIRONMENT_VARIABLE}"))
 
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, ConfigValue]) -> JobOptions:
-        """From strings or typed values under our keys or upstream's.
-
-        Raises: InvalidInputError naming an unknown key and the nearest known one, two spellings of one
-        option, a value that cannot be used, or what a job decides itself (`base-path`).
-        """
-        return cls.of(mapping)
-
     def with_call(self, call: Options | None) -> JobOptions:
         """These options, below those of one call. The places of temporary objects cannot be a call's.
 
@@ -118,13 +113,8 @@ class JobOptions:
                 )
         return changed
 
-    @classmethod
-    def from_json(cls, texts: Mapping[str, str]) -> JobOptions:
-        """Reads back `to_json`. Raises: InvalidInputError, also for a key of a newer release."""
-        return cls.of(texts)
-
     def to_json(self) -> dict[str, str]:
-        """A plain JSON object of strings. Holds no secret."""
+        """A plain JSON object of strings, which `of` reads back. Holds no secret."""
         return dict(self.texts)
 
     def gives(self, key: str) -> bool:
@@ -167,7 +157,7 @@ class JobOptions:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (JobOptions.from_json, (self.to_json(),))
+        return (JobOptions.of, (self.to_json(),))
 
 
 Options = JobOptions | Mapping[str, ConfigValue]

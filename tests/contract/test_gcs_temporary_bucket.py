@@ -20,7 +20,7 @@ from dstl_dagster.testing.gcs_server.listing import rewrite
 from dstl_dagster.testing.virtual_clock import VirtualClock
 from tests.unit.conftest import Job
 
-OPTIONS = JobOptions.from_mapping({"gs.writer.temporary.bucket.name": "temporary"})
+OPTIONS = JobOptions.of({"gs.writer.temporary.bucket.name": "temporary"})
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_python_of_the_page_runs() -> None:
     assert (
         read.job_options
         == written.job_options
-        == JobOptions.from_mapping({key: value for key, value in job.items() if "." in key})
+        == JobOptions.of({key: value for key, value in job.items() if "." in key})
     )
     assert read.job_options.changelog.upload_timeout == timedelta(minutes=5)
 

@@ -208,7 +208,7 @@ def a_list_forgets_a_run(monkeypatch):
 def clean_up_forgets_lists(monkeypatch):
     def needs(self: Any) -> Iterator[str]:
         for entry in self.operators.values():
-            yield from entry.files()
+            yield from (stream.name for stream in entry.files())
 
     monkeypatch.setattr(Manifest, "needs", needs)
 

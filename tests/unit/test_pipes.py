@@ -22,7 +22,7 @@ ATTEMPT = Attempt(
 HANDED = HandedBatch(
     ATTEMPT,
     Claim("inbox", "op:update", position="2024-01-04T00:00:00+00:00"),
-    JobOptions.from_mapping({"dstl.dfs.upload.timeout": "5 min"}),
+    JobOptions.of({"dstl.dfs.upload.timeout": "5 min"}),
     Cost(class_a=1, class_b=2, seconds=0.5),
 )
 

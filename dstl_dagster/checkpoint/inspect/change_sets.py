@@ -52,7 +52,7 @@ def _schema_of(entry: OperatorEntry, found: Findings) -> StateSchema | None:
     try:
         return schema_of(entry.report) if is_keyed(entry.report) else None
     except DstlError as error:
-        found.problem(next(entry.files()), f"has no readable schema in its manifest: {error.message}")
+        found.problem(next(entry.files()).name, f"has no readable schema in its manifest: {error.message}")
         return None
 
 

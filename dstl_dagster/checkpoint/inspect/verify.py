@@ -30,7 +30,7 @@ from dstl_dagster.checkpoint.inspect.integrity import (
 from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.concurrency import in_order
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError
-from dstl_dagster.format import JobNames, StreamStateHandle
+from dstl_dagster.format import JobNames
 from dstl_dagster.keyed import (
     FileReport,
     Manifest,
@@ -115,7 +115,7 @@ def verify_state(job: Job, manifest: Manifest) -> Verification:
     found = Findings()
     _check_lists(job.store, manifest, found)
     checks = FileChecks(job.store, found)
-    _run([partial(checks.is_undamaged, stream) for stream in _files(manifest)], job.threads, None)
+    _run([partial(checks.is_undamaged, stream) for stream in manifest.changelog_files], job.threads, None)
     return Verification.of(manifest.checkpoint_id, found)
 
 
@@ -149,16 +149,6 @@ def _check_lists(store: ObjectStore, manifest: Manifest, found: Findings) -> Non
         except DstlError as error:
             raise_unless_damage(error)
             found.problem(name, f"cannot be read: {error.message}")
-
-
-def _files(manifest: Manifest) -> list[StreamStateHandle]:
-    found = {
-        stream.name: stream
-        for entry in manifest.operators.values()
-        for handle in entry.handles
-        for stream in handle.streams
-    }
-    return list(found.values())
 
 
 def _check_file(

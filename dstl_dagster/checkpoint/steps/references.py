@@ -146,9 +146,7 @@ class References:
         else:
             self._there.update(manifest.lists)
             self._files[name] = {file.recoverable.final_blob_identifier: file.size for file in manifest.files}
-            for entry_of in manifest.operators.values():
-                for handle in entry_of.handles:
-                    self._written.update(
-                        (stream.name, (stream.stored_bytes, stream.crc32c)) for stream in handle.streams
-                    )
+            self._written.update(
+                (each.name, (each.stored_bytes, each.crc32c)) for each in manifest.changelog_files
+            )
             self._named[name] = frozenset(manifest.needs())

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from dstl_dagster.concurrency import Memory, gather
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
-from dstl_dagster.format import ChangelogStateHandle, plain_object, whole_number
+from dstl_dagster.format import ChangelogStateHandle, StreamStateHandle, plain_object, whole_number
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.documents.reports import OperatorReport
@@ -127,9 +127,9 @@ class OperatorEntry:
         """Stored bytes of its whole state."""
         return sum(run.stored_bytes for run in self.runs)
 
-    def files(self) -> Iterator[str]:
-        """The changelog files of its state; a name may be repeated."""
-        return (stream.name for run in self.runs for handle in run.handles for stream in handle.streams)
+    def files(self) -> Iterator[StreamStateHandle]:
+        """The changelog files of its state; one may be repeated."""
+        return (stream for run in self.runs for handle in run.handles for stream in handle.streams)
 
     def as_listed(self) -> OperatorEntry:
         """Its entry in an object: all that is of earlier checkpoints; of an idle one, everything."""

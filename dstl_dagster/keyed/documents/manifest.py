@@ -16,7 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError
-from dstl_dagster.format import NOT_STORED, JobNames, from_fields, plain_object, to_fields
+from dstl_dagster.format import (
+    NOT_STORED,
+    JobNames,
+    StreamStateHandle,
+    from_fields,
+    plain_object,
+    to_fields,
+)
 from dstl_dagster.format.crc32c import crc32c as crc32c_of
 from dstl_dagster.format.envelope import decode_document, encode_document, reading
 from dstl_dagster.keyed.documents.entries import (
@@ -117,11 +124,17 @@ class Manifest:
         listed = (entry.listed for entry in self.operators.values())
         return {each.name: each.crc32c for each in listed if each is not None}
 
+    @property
+    def changelog_files(self) -> list[StreamStateHandle]:
+        """Those of its state, each once."""
+        found = {each.name: each for entry in self.operators.values() for each in entry.files()}
+        return list(found.values())
+
     def needs(self) -> Iterator[str]:
         """Every other object that its state needs; a name may be repeated."""
         yield from self.lists
         for entry in self.operators.values():
-            yield from entry.files()
+            yield from (stream.name for stream in entry.files())
 
     def to_json(self) -> dict[str, Any]:
         operators = {name: entry.to_json() for name, entry in sorted(self.operators.items())}

@@ -193,4 +193,4 @@ def stored_bytes(handles: Iterable[ChangelogStateHandle]) -> int:
         stream.name: stream for handle in handles if handle.share_bytes is None for stream in handle.streams
     }
     shares = sum(handle.share_bytes or 0 for handle in handles)
-    return shares + sum(stream.stored_bytes or stream.size or 0 for stream in files.values())
+    return shares + sum(stream.known_bytes for stream in files.values())

@@ -147,7 +147,7 @@ def handle_bytes(handle: ChangelogStateHandle) -> int:
     """Stored bytes of its changes: of files that others share, their part."""
     if handle.share_bytes is not None:
         return handle.share_bytes
-    return sum(stream.stored_bytes or stream.size or 0 for stream in handle.stream_state_handles())
+    return sum(stream.known_bytes for stream in handle.stream_state_handles())
 
 
 _MOST_KEY_GROUPS: Final = 32_767

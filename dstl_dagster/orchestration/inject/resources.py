@@ -124,7 +124,7 @@ class _StoreResource(dg.ConfigurableResource[Any]):
         if not isinstance(self.uri, dg.EnvVar):
             require_store_uri(self.uri)
         given = {key: text for key, text in self.options.items() if not isinstance(text, dg.EnvVar)}
-        JobOptions.from_mapping(given)
+        JobOptions.of(given)
         if len(given) == len(self.options):
             self.job_options()
 

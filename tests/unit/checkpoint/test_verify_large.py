@@ -46,7 +46,7 @@ def store(rows: pa.Table) -> Fetched:
     store = Fetched(MemoryObjectStore())
     coordinator = Job(store).coordinator()
     attempt = coordinator.trigger()
-    whole = JobOptions.from_mapping({"dstl.dfs.preemptive-persist-threshold": "100 mb"})
+    whole = JobOptions.of({"dstl.dfs.preemptive-persist-threshold": "100 mb"})
     report = write_rows(rows, attempt, store, operator="op", schema=SCHEMA, partitions=1, options=whole)
     coordinator.record(attempt, [report])
     coordinator.confirm(attempt)

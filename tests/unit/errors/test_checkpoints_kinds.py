@@ -136,7 +136,7 @@ def _upload_failed(case: Case) -> None:
     case.store = _FullDisk("b")
     case.rows(
         case.coordinator().trigger(),
-        options=JobOptions.from_mapping({"dstl.dfs.upload.retry-policy": "none"}),
+        options=JobOptions.of({"dstl.dfs.upload.retry-policy": "none"}),
     )
 
 

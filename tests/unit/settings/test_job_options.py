@@ -58,19 +58,19 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 def test_every_value_comes_back_from_plain_json(values: dict[str, Any]) -> None:
     """Typed values in, equal typed values out, through JSON and through pickle."""
     keys = {option.attribute: option.key for table in _TABLES for option in table.options}
-    options = JobOptions.from_mapping({keys[name]: value for name, value in values.items()})
+    options = JobOptions.of({keys[name]: value for name, value in values.items()})
     found = {**vars(options.checkpoint), **vars(options.changelog), **vars(options.files)}
     assert {name: found[name] for name in values} == values
-    assert JobOptions.from_json(json.loads(json.dumps(options.to_json()))) == options
+    assert JobOptions.of(json.loads(json.dumps(options.to_json()))) == options
     assert pickle.loads(pickle.dumps(options)) == options
     assert all(type(text) is str for text in options.to_json().values())
 
 
 def test_what_is_pickled_is_the_json() -> None:
     """A task of another release meets keys and texts, no object of this one."""
-    options = JobOptions.from_mapping({NUM_RETAINED: 3})
+    options = JobOptions.of({NUM_RETAINED: 3})
     assert options.checkpoint.num_retained == 3  # kept by now, and not pickled
-    assert options.__reduce__() == (JobOptions.from_json, ({NUM_RETAINED: "3"},))
+    assert options.__reduce__() == (JobOptions.of, ({NUM_RETAINED: "3"},))
 
 
 def test_every_key_is_in_lower_case() -> None:
@@ -87,7 +87,7 @@ def test_no_spelling_is_of_two_options() -> None:
 
 def test_the_changelog_has_the_defaults_of_a_batch() -> None:
     """Tasks write in one go; what is given replaces only itself."""
-    options = JobOptions.from_mapping({"dstl.dfs.upload.max-attempts": "7"}).changelog
+    options = JobOptions.of({"dstl.dfs.upload.max-attempts": "7"}).changelog
     assert (options.compression, options.upload_timeout) == ("zstd", timedelta(seconds=60))
     assert options.max_upload_attempts == 7
 
@@ -143,23 +143,23 @@ def test_typed_values_are_a_layer() -> None:
 def test_what_cannot_act_is_refused(mapping: dict[str, str], message: str) -> None:
     """In one sentence: the key, and what it should look like."""
     with pytest.raises(InvalidInputError) as refused:
-        JobOptions.from_mapping(mapping)
+        JobOptions.of(mapping)
     assert message in str(refused.value)
     assert "hunter2" not in str(refused.value)
 
 
 def test_local_recovery_by_upstreams_keys() -> None:
     """Several folders are separated as upstream does."""
-    options = JobOptions.from_mapping({f"{LOCAL}enabled": "true", f"{LOCAL}dirs": "/a,/b:/c d"})
+    options = JobOptions.of({f"{LOCAL}enabled": "true", f"{LOCAL}dirs": "/a,/b:/c d"})
     assert options.local_recovery.directories == (Path("/a"), Path("/b"), Path("/c d"))
-    assert JobOptions.from_json(options.to_json()) == options
+    assert JobOptions.of(options.to_json()) == options
     off = JobOptions.of({f"{LOCAL}enabled": "false"}, options)
     assert not off.local_recovery.is_local_backup_enabled
 
 
 def test_a_call_changes_all_but_places() -> None:
     """Clean-up looks for temporary objects where the job says."""
-    job = JobOptions.from_mapping({"gs.writer.temporary.bucket.name": "scratch"})
+    job = JobOptions.of({"gs.writer.temporary.bucket.name": "scratch"})
     assert job.with_call({"gs.retry.max-attempt": "1"}).files.retry_max_attempt == 1
     assert job.with_call({"gs.writer.temporary.bucket.name": "scratch"}) == job
     for key, value in (("gs.writer.temporary.bucket.name", "other"), ("gs.filesink.entropy.enabled", "true")):

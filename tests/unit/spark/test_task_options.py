@@ -212,7 +212,7 @@ def test_every_request_follows_the_options(work: Any, job: dict[str, str], stric
 def test_the_case_of_a_key_does_not_matter(key: str) -> None:
     """Spark's own rule. The same for reading and writing."""
     given = {"Store": "file:///x", "JOB": "job", "Operator": "op", key: "1 mb"}
-    wanted = JobOptions.from_mapping({"gs.writer.chunk.size": "1 mb"})
+    wanted = JobOptions.of({"gs.writer.chunk.size": "1 mb"})
     assert SourceOptions.of(given).job_options == wanted
     written = SinkOptions.of({**given, "Keys": "id", "idempotency_key": "x"}, streaming=False)
     assert (written.job_options, written.keys) == (wanted, ("id",))
