@@ -230,7 +230,7 @@ class ObjectStore(Protocol):
     @property
     def prefix(self) -> str:
         """The prefix of every name in the bucket: empty, or ending in `/`."""
-        ...
+        return ""
 
     def in_bucket(self, bucket_name: str) -> ObjectStore:
         """That bucket as a whole (no prefix), with the same credentials.
@@ -259,7 +259,12 @@ class ObjectStore(Protocol):
         metadata: Mapping[str, str] | None = None,
     ) -> ObjectStat:
         """Create one object in one call. It is durable on return."""
-        ...
+        writer = self.open_write(name, precondition=precondition, metadata=metadata)
+        try:
+            writer.write(payload)
+            return writer.close()
+        finally:
+            writer.abort()
 
     def open_write(
         self,
@@ -388,8 +393,8 @@ class ObjectStore(Protocol):
         return None
 
     def close(self) -> None:
-        """Free connections and threads. May be called again."""
-        ...
+        """Free connections and threads. May be called again. By default there are none of its own."""
+        return
 
 
 def each_deleted(

@@ -334,9 +334,6 @@ class MemoryObjectStore(ObjectStore):
     def _remove(self, full_name: str) -> None:
         self._account.bucket(self._bucket_name).remove(full_name)
 
-    def close(self) -> None:
-        """Nothing to free: the account lives as long as a store on it."""
-
 
 class _MemoryWriter:
     """Collects the parts; the account's lock makes `close` atomic."""

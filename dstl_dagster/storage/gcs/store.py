@@ -142,12 +142,7 @@ class GCSObjectStore(GCSReading, ObjectStore):
         self, name: str, octets: bytes, precondition: Precondition, pairs: Mapping[str, str]
     ) -> ObjectStat:
         if len(octets) > _SINGLE_REQUEST_BYTES:
-            writer = self.open_write(name, precondition=precondition, metadata=pairs)
-            try:
-                writer.write(octets)
-                return writer.close()
-            finally:
-                writer.abort()
+            return super().put(name, octets, precondition=precondition, metadata=pairs)
 
         def upload(attempt: RetryAttempt) -> ObjectStat:
             blob = self._names.blob(name, metadata=pairs)
@@ -343,9 +338,6 @@ class GCSObjectStore(GCSReading, ObjectStore):
             return [permission for permission in wanted if permission not in granted]
 
         return self._transport.ask(f"gs://{self.bucket_name}", Operation.PERMISSIONS, test)
-
-    def close(self) -> None:
-        """Nothing: the client is the caller's, or shared by the process."""
 
 
 def open_gcs(uri: str, options: GSFileSystemOptions) -> GCSObjectStore:

@@ -25,7 +25,6 @@ from dstl_dagster.format.crc32c import EMPTY_CRC32C, extend
 from dstl_dagster.format.crc32c import crc32c as checksum
 from dstl_dagster.storage import rules
 from dstl_dagster.storage.base import (
-    Buffer,
     ObjectReader,
     ObjectStat,
     ObjectStore,
@@ -111,10 +110,6 @@ class LocalObjectStore(ObjectStore):
     def bucket_name(self) -> str:
         return LOCAL_BUCKET
 
-    @property
-    def prefix(self) -> str:
-        return ""
-
     def in_bucket(self, bucket_name: str) -> ObjectStore:
         if bucket_name != LOCAL_BUCKET:
             raise InvalidInputError(
@@ -159,21 +154,6 @@ class LocalObjectStore(ObjectStore):
         return self._reading.walk(prefix, start_offset or "")
 
     # -- writing
-
-    def put(
-        self,
-        name: str,
-        payload: Buffer,
-        *,
-        precondition: Precondition,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectStat:
-        writer = self.open_write(name, precondition=precondition, metadata=metadata)
-        try:
-            writer.write(payload)
-            return writer.close()
-        finally:
-            writer.abort()
 
     def open_write(
         self,
@@ -283,9 +263,6 @@ class LocalObjectStore(ObjectStore):
                                 continue
                             self._records.remove(name)
                     yield name
-
-    def close(self) -> None:
-        """Nothing to free: no file stays open between calls."""
 
 
 def open_local(uri: str) -> LocalObjectStore:
