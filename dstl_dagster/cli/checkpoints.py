@@ -41,7 +41,7 @@ from dstl_dagster.cli.rows import (
     history_command,
     materialize_command,
 )
-from dstl_dagster.timeline import AsOf, Snapshot, record_to_plain
+from dstl_dagster.timeline import AsOf, Snapshot
 
 
 @click.command("list")
@@ -84,7 +84,7 @@ def timeline_command(
     records = islice(coordinator.timeline.records(after), limit)
     if as_json:
         for record in records:
-            click.echo(json.dumps(record_to_plain(record)))
+            click.echo(json.dumps(record.to_json()))
         return
     shown = [record for record in records if not isinstance(record, Snapshot)]
     show(timeline_table(shown) if shown else f"no record after slot {after}")

@@ -1,6 +1,6 @@
 """The jobs of a store: what the timeline and the newest manifest of each say. Reads only.
 
-Does not own finding them (`timeline.job_folders`).
+Does not own finding them (`timeline.missing`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from dstl_dagster.timeline.missing import (
     missing_object as missing_object,
     refuse_renamed as refuse_renamed,
 )
-from dstl_dagster.timeline.record_codec import record_to_plain as record_to_plain
 from dstl_dagster.timeline.records import (
     RUN_WINDOW as RUN_WINDOW,
     Aborted as Aborted,

@@ -47,7 +47,7 @@ _HEADER_WORDS = 4
 
 def encode_record(record: TimelineRecord) -> bytes:
     """The content of the record's object."""
-    return encode_document(_KIND, _VERSION, record_to_plain(record))
+    return encode_document(_KIND, _VERSION, record.to_json())
 
 
 def decode_record(payload: bytes, slot: int, where: str) -> TimelineRecord:
@@ -56,7 +56,7 @@ def decode_record(payload: bytes, slot: int, where: str) -> TimelineRecord:
     Raises: FormatError, also if the record claims another slot (a copied object).
     """
     _, fields = decode_document(_KIND, _VERSION, payload, where)
-    record = record_from_plain(fields, where)
+    record = _from_json(fields, where)
     if record.slot != slot:
         raise FormatError(f"{where} claims to be the record of slot {record.slot}")
     return record
@@ -84,13 +84,11 @@ def copy_of_record(metadata: Mapping[str, str]) -> bytes | None:
     return (" ".join(words[:_HEADER_WORDS]) + "\n" + words[_HEADER_WORDS]).encode("utf-8", "surrogatepass")
 
 
-def record_to_plain(record: TimelineRecord) -> dict[str, Any]:
-    """The record as a plain JSON object, the inverse of `record_from_plain`."""
-    return {"kind": record.kind, **to_fields(record)}
+def _from_json(plain: Mapping[str, Any], where: str) -> TimelineRecord:
+    """Inverse of `to_json`.
 
-
-def record_from_plain(plain: Mapping[str, Any], where: str) -> TimelineRecord:
-    """Raises: FormatError (kind `newer_version` for a record kind that this release does not know)."""
+    Raises: FormatError (kind `newer_version` for a record kind that this release does not know).
+    """
     fields = dict(plain)
     kind = _KINDS.get(str(fields.pop("kind", None)))
     if kind is None:

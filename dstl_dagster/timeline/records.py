@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final
 
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import Stored
+from dstl_dagster.format import Stored, to_fields
 from dstl_dagster.storage import Origin
 
 _NO_ID = uuid.UUID(int=0)
@@ -86,6 +86,10 @@ class TimelineRecord:
     slot: int = 0
     decision_id: uuid.UUID = _NO_ID
     recorded_at: datetime = _NO_TIME
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain JSON object."""
+        return {"kind": self.kind, **to_fields(self)}
 
 
 def timeline_id_of(root: TimelineRecord) -> str:

@@ -30,7 +30,6 @@ from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
-from dstl_dagster.timeline import record_to_plain
 
 JOB = "orders"
 OPERATOR = "totals"
@@ -73,7 +72,7 @@ def found(store: MemoryObjectStore) -> dict[str, Any]:
     coordinator = CheckpointCoordinator(JOB, store)
     view = coordinator.timeline.tail()
     return {
-        "records": [record_to_plain(record) for record in coordinator.timeline.records()],
+        "records": [record.to_json() for record in coordinator.timeline.records()],
         "latest": view.last_completed_id,
         "listed": [each.checkpoint_id for each in coordinator.list()],
         "savepoints": dict(view.savepoints),

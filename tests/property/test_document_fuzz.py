@@ -58,7 +58,7 @@ from dstl_dagster.storage.local.records import _from_text
 from dstl_dagster.timeline import Attempt, BatchKey
 from dstl_dagster.timeline import records as timeline_records
 from dstl_dagster.timeline.archive import Archive
-from dstl_dagster.timeline.record_codec import _KINDS, decode_record, record_to_plain, view_from_plain
+from dstl_dagster.timeline.record_codec import _KINDS, decode_record, view_from_plain
 from dstl_dagster.timeline.records import BlockedFile, FinalFile, Resolution
 from tests.profiles import examples, limit
 
@@ -252,7 +252,7 @@ LOCAL = {
 DOCUMENTS: dict[str, Case] = {
     **{
         f"record {kind}": (
-            record_to_plain(record(made)),
+            record(made).to_json(),
             lambda body: decode_record(enveloped("record", body), 4, "it"),
         )
         for kind, made in _KINDS.items()
