@@ -13,7 +13,7 @@ from functools import partial
 from dstl_dagster.changelog import ChangelogReader, ReadCache
 from dstl_dagster.checkpoint.inspect.integrity import FileChecks, Findings, raise_unless_damage
 from dstl_dagster.errors import DstlError
-from dstl_dagster.format import ChangelogStateHandle, StreamStateHandle
+from dstl_dagster.format import ChangelogStateHandle
 from dstl_dagster.keyed import Manifest, OperatorEntry, is_keyed, schema_of
 from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.state import StateSchema, check_changes
@@ -39,10 +39,6 @@ def change_checks(
         yield checks
 
 
-def _files_of(handle: ChangelogStateHandle) -> Iterable[StreamStateHandle]:
-    return {stream.name: stream for stream in handle.streams}.values()
-
-
 def _each_once(handles: Iterable[ChangelogStateHandle]) -> Iterable[ChangelogStateHandle]:
     """The handles, without further parts of the same one."""
     return {handle.handles_and_offsets: handle for handle in handles}.values()
@@ -63,7 +59,7 @@ def _check_handle(
     schema: StateSchema | None,
     found: Findings,
 ) -> None:
-    undamaged = [files.is_undamaged(stream) for stream in _files_of(handle)]
+    undamaged = [files.is_undamaged(stream) for stream in handle.streams]
     if not all(undamaged):
         return  # reported by the file's own check; each change set in it would be once more
     try:

@@ -85,12 +85,7 @@ def _copied(
 
     Files of one folder stay together; those of two never get one name, whatever program named them.
     """
-    streams = {
-        stream.name: stream
-        for entry in manifest.operators.values()
-        for handle in entry.handles
-        for stream in handle.streams
-    }
+    streams = manifest.changelog_files
     base = job.names.changelog_base_path(attempt.attempt)
     done = itertools.count(1)
 
@@ -119,8 +114,8 @@ def _copied(
             progress(next(done), len(streams))
         return replace(stream, name=name, generation=made.generation)
 
-    copies = [partial(copy, stream) for stream in streams.values()]
-    return dict(zip(streams, gather(copies, job.threads, "dstl-adopt"), strict=True))
+    copies = gather([partial(copy, stream) for stream in streams], job.threads, "dstl-adopt")
+    return {stream.name: made for stream, made in zip(streams, copies, strict=True)}
 
 
 def _copy(store: ObjectStore, name: str, to: ObjectStore, new: str) -> ObjectStat:

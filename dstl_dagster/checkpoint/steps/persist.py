@@ -178,11 +178,9 @@ def _refuse_foreign_changelog(
     """No file that clean-up may delete before step 5: another attempt's, which no checkpoint names."""
     own, others = attempt.names.attempt_folder(attempt.attempt), JOBS_PREFIX
     foreign = {
-        stream.name: operator.operator
-        for operator in operators
-        for handle in operator.written_handles
-        for stream in handle.streams
-        if stream.name.startswith(others) and not stream.name.startswith(own)
+        name: operator
+        for name, operator, _ in _changelog_files(operators)
+        if name.startswith(others) and not name.startswith(own)
     }
     unknown = sorted(foreign.keys() - referenced()) if foreign else []
     if unknown:

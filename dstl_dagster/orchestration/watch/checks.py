@@ -179,20 +179,18 @@ class _Check(NamedTuple):
 
 def _objects(look: _Look, latest: Checkpoint, _: None) -> Finding:
     problems: list[str] = []
-    count = size = 0
-    for entry in latest.manifest.operators.values():
-        for handle in entry.handles:
-            for stream in handle.streams:
-                found = look.coordinator.store.stat(stream.name)
-                count, size = count + 1, size + (0 if found is None else found.size)
-                if found is None:
-                    problems.append(f"{stream.name} is missing")
-                elif stream.stored_bytes not in (None, found.size):
-                    problems.append(f"{stream.name} has {found.size} bytes, not {stream.stored_bytes}")
-    text = f"{counted(count, 'object')}, {readable_bytes(size)}"
+    files, size = latest.manifest.changelog_files, 0
+    for stream in files:
+        found = look.coordinator.store.stat(stream.name)
+        size += 0 if found is None else found.size
+        if found is None:
+            problems.append(f"{stream.name} is missing")
+        elif stream.stored_bytes not in (None, found.size):
+            problems.append(f"{stream.name} has {found.size} bytes, not {stream.stored_bytes}")
+    text = f"{counted(len(files), 'object')}, {readable_bytes(size)}"
     if problems:
         text += ": " + "; ".join(problems[:_SHOWN])
-    measures = {"objects": count, "MiB": mebibytes(size), "problems": len(problems)}
+    measures = {"objects": len(files), "MiB": mebibytes(size), "problems": len(problems)}
     return Finding(not problems, text, measures=measures)
 
 
