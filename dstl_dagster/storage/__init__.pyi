@@ -55,7 +55,6 @@ from dstl_dagster.storage.readback import (
 from dstl_dagster.storage.rules import (
     check_crc32c as check_crc32c,
     check_delete_all as check_delete_all,
-    split_bucket_uri as split_bucket_uri,
 )
 from dstl_dagster.storage.whole_object import read_parts as read_parts
 from dstl_dagster.storage.wrapper import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.settings.gs import GSFileSystemOptions
@@ -15,18 +16,10 @@ def require_store_uri(uri: str) -> None:
 
     Raises: InvalidInputError (unknown scheme, not a URI of a bucket or folder, or an impossible bucket).
     """
-    scheme = uri.partition("://")[0] if isinstance(uri, str) and "://" in uri else ""
-    match scheme:
-        case "memory":
-            split_bucket_uri(uri, scheme)
-        case "file":
-            from dstl_dagster.storage.local.paths import path_of_uri
-
-            path_of_uri(uri)
-        case "gs":
-            check_bucket_name(split_bucket_uri(uri, scheme)[0])
-        case _:
-            raise InvalidInputError(f"{uri!r} names no store: {_advice(uri)}")
+    if _is_bucket(uri):
+        check_bucket_name(split_bucket_uri(uri, "gs")[0])
+    else:
+        open_store(uri)  # which takes nothing, and asks for nothing
 
 
 def require_within(store_uri: str, uri: str) -> None:
@@ -35,27 +28,21 @@ def require_within(store_uri: str, uri: str) -> None:
 
     Raises: InvalidInputError.
     """
-    require_store_uri(store_uri)
-    match store_uri.partition("://")[0]:
-        case "memory":
-            from dstl_dagster.storage.memory import open_memory
-
-            open_memory(store_uri).locate(uri)
-        case "file":
-            from dstl_dagster.storage.local.paths import located, path_of_uri
-
-            located(path_of_uri(store_uri), uri)
-        case _:
-            check_bucket_name(split_object_uri(uri, "gs")[0])
+    if _is_bucket(store_uri):
+        require_store_uri(store_uri)
+        check_bucket_name(split_object_uri(uri, "gs")[0])
+    else:
+        open_store(store_uri).locate(uri)
 
 
-def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectStore:
+def open_store(uri: str, options: GSFileSystemOptions | None = None, *, client: Any = None) -> ObjectStore:
     """The store on the objects that `uri` names, the same in every process.
 
     Args:
         uri: `memory://bucket[/prefix]` (shared within this process only), `file:///absolute/folder`, or
             `gs://bucket[/prefix]` with credentials as Google's libraries find them.
         options: time-outs and retries of `gs://`; the other schemes ignore them.
+        client: for `gs://`, as `GCSObjectStore` takes it; by default one that the process shares.
 
     Raises: InvalidInputError (unknown scheme, or not a URI of a bucket or folder).
     """
@@ -77,9 +64,14 @@ def open_store(uri: str, options: GSFileSystemOptions | None = None) -> ObjectSt
                 raise InvalidInputError(
                     f"{uri!r} needs {error.name}: install dstl-dagster[gcs]", ErrorKind.NOT_INSTALLED
                 ) from error
-            return open_gcs(uri, options or GSFileSystemOptions())
+            return open_gcs(uri, options or GSFileSystemOptions(), client)
         case _:
             raise InvalidInputError(f"{uri!r} names no store: {_advice(uri)}")
+
+
+def _is_bucket(uri: str) -> bool:
+    """A client of it looks for credentials once it is made."""
+    return isinstance(uri, str) and uri.startswith("gs://")
 
 
 def _advice(uri: object) -> str:

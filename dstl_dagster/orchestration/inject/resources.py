@@ -50,7 +50,6 @@ from dstl_dagster.storage import (
     open_store,
     require_store_uri,
     require_within,
-    split_bucket_uri,
 )
 from dstl_dagster.timeline import AtLike
 
@@ -405,10 +404,7 @@ def _open_with(gcs: Any, uri: str, options: JobOptions) -> ObjectStore:
     """The store at `uri`; a bucket by the client of `gcs` (with `get_client()`), unless that is None."""
     if gcs is None or not uri.startswith("gs://"):
         return open_store(uri, options.files)
-    from dstl_dagster.storage import GCSObjectStore  # half a second: only for a bucket
-
-    bucket_name, prefix = split_bucket_uri(uri, "gs")
-    return GCSObjectStore(gcs.get_client(), bucket_name, prefix, options=options.files)
+    return open_store(uri, options.files, client=gcs.get_client())
 
 
 def _attempt_of(work: "CheckpointBatch | Attempt | Mapping[str, Any]") -> tuple[Attempt, JobOptions | None]:

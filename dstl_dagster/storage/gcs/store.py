@@ -340,12 +340,14 @@ class GCSObjectStore(GCSReading, ObjectStore):
         return self._transport.ask(f"gs://{self.bucket_name}", Operation.PERMISSIONS, test)
 
 
-def open_gcs(uri: str, options: GSFileSystemOptions) -> GCSObjectStore:
-    """The store of `gs://bucket[/prefix]`, on a client that this process shares.
+def open_gcs(uri: str, options: GSFileSystemOptions, client: storage.Client | None = None) -> GCSObjectStore:
+    """The store of `gs://bucket[/prefix]`, by default on a client that this process shares.
 
     Raises: InvalidInputError (the URI, or no credentials).
     """
     bucket_name, prefix = rules.split_bucket_uri(uri, "gs")
     rules.check_bucket_name(bucket_name)
-    client = shared_client(os.getpid(), options.storage_root_url, os.environ.get("STORAGE_EMULATOR_HOST"))
+    if client is None:
+        host = os.environ.get("STORAGE_EMULATOR_HOST")
+        client = shared_client(os.getpid(), options.storage_root_url, host)
     return GCSObjectStore(client, bucket_name, prefix, options=options)
