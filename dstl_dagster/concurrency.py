@@ -23,6 +23,9 @@ from weakref import ref
 T = TypeVar("T")
 U = TypeVar("U")
 
+Progress = Callable[[int, int], None]
+"""Called with how many things are done, and how many there are, which may grow."""
+
 AHEAD_BYTES: Final = 32 << 20
 """Fetched and not yet used, at most, or one result where that is longer. What 50 ms are worth at 640 MB/s."""
 

@@ -8,12 +8,13 @@ is the batch, and no message of Pipes is needed or trusted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Claim
+from dstl_dagster.concurrency import Progress
 from dstl_dagster.errors import ErrorKind, FormatError, InvalidInputError
 from dstl_dagster.format import from_fields, to_fields, whole_number
 from dstl_dagster.settings import JobOptions
@@ -88,9 +89,7 @@ class HandedBatch:
         return handed
 
 
-def open_batch(
-    pipes: PipesContext | Mapping[str, Any], *, progress: Callable[[int, int], None] | None = None
-) -> ResumedBatch:
+def open_batch(pipes: PipesContext | Mapping[str, Any], *, progress: Progress | None = None) -> ResumedBatch:
     """The batch that Dagster opened for this process, as a context manager: steps 2 and 3.
 
     It has the methods of `CheckpointBatch`. Leaving the block normally makes the batch durable and stores its

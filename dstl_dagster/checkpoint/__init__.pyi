@@ -9,7 +9,7 @@ from dstl_dagster.checkpoint.claims import Claim as Claim
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator as CheckpointCoordinator
 from dstl_dagster.checkpoint.inspect.audit import Audit as Audit
 from dstl_dagster.checkpoint.inspect.verify import Verification as Verification
-from dstl_dagster.checkpoint.job import Checkpoint as Checkpoint
+from dstl_dagster.checkpoint.job import Checkpoint as Checkpoint, ParentCheck as ParentCheck
 from dstl_dagster.checkpoint.reader import CheckpointReader as CheckpointReader
 from dstl_dagster.checkpoint.restore import RestorePlan as RestorePlan
 from dstl_dagster.checkpoint.state_to_write import StateToWrite as StateToWrite

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from dstl_dagster.checkpoint.claims import Claim
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
-from dstl_dagster.checkpoint.job import Checkpoint
+from dstl_dagster.checkpoint.job import Checkpoint, ParentCheck
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, InvalidInputError
 from dstl_dagster.format import StateTtl
@@ -53,9 +53,6 @@ from dstl_dagster.storage import (
 from dstl_dagster.timeline import Attempt, BatchKeyLike
 
 log = logging.getLogger(__name__)
-
-Check = Callable[[Checkpoint | None], None]
-"""Called with the parent before an attempt opens; raises if the batch must not run on it."""
 
 
 class Counter(Protocol):
@@ -124,7 +121,7 @@ class Batch:
         *,
         idempotency_key: BatchKeyLike = None,
         take_over: bool | uuid.UUID = False,
-        check: Check | None = None,
+        check: ParentCheck | None = None,
         claim: Claim | None = None,
         anew: bool = False,
         clock: Clock | None = None,

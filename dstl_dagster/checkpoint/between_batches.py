@@ -7,17 +7,16 @@ change means (`state.ColumnChanges`, `keyed.NameChange`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from dstl_dagster.checkpoint.batch import Batch
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
 from dstl_dagster.checkpoint.job import Checkpoint
+from dstl_dagster.concurrency import Progress
 from dstl_dagster.keyed import DueMerge, NameChange, OperatorReport, StateAt, due_operators, with_merge
 from dstl_dagster.state import ColumnChanges, StateSchema
 
 log = logging.getLogger(__name__)
-
-Progress = Callable[[int, int], None]
 
 
 def changed_schema(

@@ -14,13 +14,14 @@ from typing import Any
 from dstl_dagster.checkpoint import restore as restoring
 from dstl_dagster.checkpoint.claims import Claim
 from dstl_dagster.checkpoint.inspect.audit import Audit, audit
-from dstl_dagster.checkpoint.job import Checkpoint
+from dstl_dagster.checkpoint.job import Checkpoint, ParentCheck
 from dstl_dagster.checkpoint.reader import CheckpointReader
 from dstl_dagster.checkpoint.restore import RestorePlan
 from dstl_dagster.checkpoint.steps import adopt, clean_up, compose_commit, confirm, record, trigger
 from dstl_dagster.checkpoint.steps.clean_up import CleanUp
 from dstl_dagster.checkpoint.steps.persist import Files, Handles, as_operator_reports
 from dstl_dagster.clock import Clock
+from dstl_dagster.concurrency import Progress
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.format import validated_savepoint
 from dstl_dagster.keyed import AttemptReport, Manifest, Source
@@ -98,7 +99,7 @@ class CheckpointCoordinator(CheckpointReader):
         take_over: bool | uuid.UUID = False,
         *,
         idempotency_key: BatchKeyLike = None,
-        check: Callable[[Checkpoint | None], None] | None = None,
+        check: ParentCheck | None = None,
         claim: Claim | None = None,
         anew: bool = False,
     ) -> tuple[Attempt, Checkpoint | None]:
@@ -132,7 +133,7 @@ class CheckpointCoordinator(CheckpointReader):
     def plan(
         self,
         *,
-        check: Callable[[Checkpoint | None], None] | None = None,
+        check: ParentCheck | None = None,
         claim: Claim | None = None,
     ) -> tuple[PlannedAttempt, Checkpoint | None]:
         """Step 1 without its decision: the attempt that `begin` opens, and the checkpoint it builds on.
@@ -212,7 +213,7 @@ class CheckpointCoordinator(CheckpointReader):
         applied: Sequence[BatchKey] = (),
         *,
         parent: int | None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> Checkpoint:
         """Steps 1 to 6 of a checkpoint that takes over another job's: its state, positions and batches.
 
@@ -241,7 +242,7 @@ class CheckpointCoordinator(CheckpointReader):
         checkpoint_id: int | None = None,
         *,
         attempt: Attempt | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> list[Checkpoint]:
         """Step 6: publish the files of this checkpoint, or of every one that is not published yet.
 

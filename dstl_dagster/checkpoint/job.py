@@ -90,6 +90,11 @@ class Checkpoint:
         return self.entry.committed.blocked if self.entry.committed is not None else ()
 
 
+ParentCheck = Callable[[Checkpoint | None], None]
+"""Called with the parent before an attempt opens (`None` before a job's first checkpoint); raises if the
+batch must not run on it."""
+
+
 class Job:
     """Cheap to create; thread-safe. Arguments as for `CheckpointCoordinator`.
 

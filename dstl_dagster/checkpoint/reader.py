@@ -14,7 +14,7 @@ from dstl_dagster.checkpoint.inspect.integrity import Problem, raise_unless_dama
 from dstl_dagster.checkpoint.inspect.verify import Verification, verify_checkpoint, verify_state
 from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.clock import Clock
-from dstl_dagster.concurrency import gather
+from dstl_dagster.concurrency import Progress, gather
 from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.settings import CheckpointOptions, JobOptions, Options, StoragePrices
 from dstl_dagster.storage import (
@@ -180,9 +180,7 @@ class CheckpointReader:
         manifest = self.at(at).manifest
         return StateScan.of(self.store, manifest, operator, self.job_options, **wanted)
 
-    def verify(
-        self, checkpoint_id: int | None = None, *, progress: Callable[[int, int], None] | None = None
-    ) -> Verification:
+    def verify(self, checkpoint_id: int | None = None, *, progress: Progress | None = None) -> Verification:
         """Read everything that a checkpoint needs, by default the last one, and report what is wrong.
 
         `progress` is called with (checks done, checks in total). Raises: as `get`; NotFoundError (kind

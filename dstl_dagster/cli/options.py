@@ -22,6 +22,7 @@ import click
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli.output import is_quiet, say, set_quiet
+from dstl_dagster.concurrency import Progress
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import counted, nearest, readable_bytes
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions, parse_lines
@@ -135,7 +136,7 @@ def _line(seconds: float, cost: Cost) -> str:
     return f"... {seconds:.0f} s, {counted(cost.requests, 'request')}{bytes_moved}"
 
 
-def progress_of(what: str) -> Callable[[int, int], None]:
+def progress_of(what: str) -> Progress:
     """A callback for the progress of long work: the command's next line of `Working` has it."""
     working = click.get_current_context().meta.get(_WORKING)
 

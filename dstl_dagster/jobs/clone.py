@@ -10,18 +10,17 @@ or the other, and followers get the difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, CheckpointReader
+from dstl_dagster.concurrency import Progress
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.keyed import Source, is_keyed, schema_of
 from dstl_dagster.settings import Options
 from dstl_dagster.state import StateSchema
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline import AtLike, Attempt, BatchKey, Completed, TimelineView
-
-Progress = Callable[[int, int], None]
 
 _SHOWN: Final = 5
 

@@ -9,7 +9,6 @@ step is what Dagster shows as the description of its op.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt, Checkpoint, CheckpointCoordinator, CleanUp, Verification
 from dstl_dagster.clock import SystemClock
+from dstl_dagster.concurrency import Progress
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.keyed import load_report
@@ -82,7 +82,7 @@ class Step:
         for event in report.events:
             self.context.log_event(event)
 
-    def progress(self, doing: str, things: str) -> Callable[[int, int], None]:
+    def progress(self, doing: str, things: str) -> Progress:
         """A callback that logs how far the step is: after each tenth of the things, and at the end."""
 
         def log(done: int, total: int) -> None:

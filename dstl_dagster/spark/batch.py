@@ -22,6 +22,7 @@ from dstl_dagster.checkpoint import (
     Claim,
     FileReport,
     OperatorReport,
+    ParentCheck,
 )
 from dstl_dagster.clock import Clock
 from dstl_dagster.errors import ClosedError, ConflictError, ErrorKind, InvalidInputError
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from dstl_dagster.concurrency import Progress
     from dstl_dagster.spark.dataframes.file_formats import FileMode
-    from dstl_dagster.spark.dataframes.progress import Progress
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def open_batch(
     idempotency_key: str | None = None,
     owner: str | None = None,
     take_over: bool = False,
-    check: Callable[[Checkpoint | None], None] | None = None,
+    check: ParentCheck | None = None,
     clean_up_every: int = 0,
     options: Options | None = None,
     progress: Progress | None = None,
@@ -123,7 +124,7 @@ class CheckpointBatch:
         *,
         idempotency_key: BatchKeyLike = None,
         take_over: bool | uuid.UUID = False,
-        check: Callable[[Checkpoint | None], None] | None = None,
+        check: ParentCheck | None = None,
         claim: Claim | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,

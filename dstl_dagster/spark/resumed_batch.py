@@ -16,6 +16,7 @@ from typing import Final
 
 from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator, Claim
 from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.concurrency import Progress
 from dstl_dagster.errors import (
     ClosedError,
     ConflictError,
@@ -27,7 +28,6 @@ from dstl_dagster.errors import (
 )
 from dstl_dagster.keyed import load_report
 from dstl_dagster.spark.batch import CheckpointBatch
-from dstl_dagster.spark.dataframes.progress import Progress
 from dstl_dagster.storage import Cost, RunningCost
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from dstl_dagster.checkpoint.inspect.integrity import (
     raise_unless_damage,
 )
 from dstl_dagster.checkpoint.job import Checkpoint, Job
-from dstl_dagster.concurrency import in_order
+from dstl_dagster.concurrency import Progress, in_order
 from dstl_dagster.errors import DstlError, ErrorKind, FormatError
 from dstl_dagster.format import JobNames
 from dstl_dagster.keyed import (
@@ -42,7 +42,6 @@ from dstl_dagster.timeline import Committed
 
 _PROBLEMS_SHOWN = 5
 Check = Callable[[], object]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

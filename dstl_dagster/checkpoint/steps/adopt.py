@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from typing import Final
 
 from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.checkpoint.steps import compose_commit, confirm, trigger
-from dstl_dagster.concurrency import gather
+from dstl_dagster.concurrency import Progress, gather
 from dstl_dagster.errors import ConflictError, DstlError, FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, StreamStateHandle
 from dstl_dagster.keyed import Manifest, OperatorEntry, store_manifest
@@ -31,7 +31,6 @@ from dstl_dagster.timeline import Attempt, BatchKey, missing_object
 log = logging.getLogger(__name__)
 
 _PIECE_BYTES: Final = 4 << 20
-Progress = Callable[[int, int], None]
 
 
 def adopt(

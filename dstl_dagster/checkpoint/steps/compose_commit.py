@@ -12,14 +12,14 @@ it out, and a foreign object that arrived later is not the one that the person a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Final
 
 from dstl_dagster.checkpoint.job import Checkpoint, Job
-from dstl_dagster.concurrency import in_order
+from dstl_dagster.concurrency import Progress, in_order
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import FileReport, Manifest
 from dstl_dagster.recoverable import (
@@ -35,7 +35,6 @@ from dstl_dagster.timeline import Attempt, BlockedFile, Committed, Resolution, R
 
 log = logging.getLogger(__name__)
 _AS_RESOLVED: Copied = lambda: True  # noqa: E731 - a person has seen any object of another generation
-Progress = Callable[[int, int], None]
 _Composed = tuple[CommitOutcome, Sequence[CopiedSource]]
 
 SUCCESS_FILE: Final = "_SUCCESS"

@@ -8,13 +8,12 @@ fenced, the attempt opens. Does not own the rules (`timeline.decisions`, `claims
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 from dstl_dagster.checkpoint.claims import Claim
-from dstl_dagster.checkpoint.job import Checkpoint, Job
+from dstl_dagster.checkpoint.job import Checkpoint, Job, ParentCheck
 from dstl_dagster.checkpoint.steps.unfinished import finish, when_finished
 from dstl_dagster.keyed import source_id
 from dstl_dagster.storage import Origin
@@ -31,7 +30,6 @@ from dstl_dagster.timeline import (
     fencing,
 )
 
-Check = Callable[[Checkpoint | None], None]
 UNPINNED: Final = object()
 """In place of a parent: whichever is the last checkpoint."""
 _RECORDS_OF_STEP_1 = 3
@@ -65,7 +63,7 @@ def open_attempt(
     owner: str,
     take_over: bool | uuid.UUID,
     idempotency_key: BatchKeyLike,
-    check: Check | None,
+    check: ParentCheck | None,
     claim: Claim | None,
     anew: bool,
 ) -> tuple[Attempt, Checkpoint | None]:
@@ -89,7 +87,9 @@ def open_attempt(
     return when_finished(job, once, from_seen=True)
 
 
-def plan(job: Job, check: Check | None, claim: Claim | None) -> tuple[PlannedAttempt, Checkpoint | None]:
+def plan(
+    job: Job, check: ParentCheck | None, claim: Claim | None
+) -> tuple[PlannedAttempt, Checkpoint | None]:
     """See `CheckpointCoordinator.plan`."""
     job.timeline.tail()
     finish(job)

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from dstl_dagster.changelog import ChangelogReader
+from dstl_dagster.concurrency import Progress
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import ChangelogStateHandle, KeyGroupRange, ranges_of_tasks
 from dstl_dagster.keyed.documents.entries import OperatorEntry
@@ -51,7 +52,6 @@ from dstl_dagster.timeline import Attempt
 
 log = logging.getLogger(__name__)
 
-Progress = Callable[[int, int], None]
 
 _FILE_BYTES: Final = 10 << 20
 """Of the changes of a range, before compression: most often they are one file. A file is opened by all reads

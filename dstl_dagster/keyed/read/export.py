@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dstl_dagster.changelog import ChangelogReader
-from dstl_dagster.concurrency import passes_ahead
+from dstl_dagster.concurrency import Progress, passes_ahead
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed.documents.manifest import Manifest
@@ -33,7 +33,6 @@ from dstl_dagster.storage import ObjectStore, open_store, put_own
 
 _SUCCESS = "_SUCCESS"
 _NOT_IN_A_FOLDER = re.compile(r"[/%\x00\r\n]|\A\.\.?\Z")
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
 from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.concurrency import Progress
 from dstl_dagster.format import counted, readable_bytes
 from dstl_dagster.orchestration.code_location import is_called_directly
 from dstl_dagster.orchestration.report.checkpoint_page import positions_in_words
@@ -42,7 +42,7 @@ def log_application(context: dg.OpExecutionContext, application_id: str, url: st
     context.log.info(f"step 2 append: Spark application {application_id}: {url}")
 
 
-def spark_log(context: dg.OpExecutionContext, clock: Clock | None = None) -> Callable[[int, int], None]:
+def spark_log(context: dg.OpExecutionContext, clock: Clock | None = None) -> Progress:
     """How far Spark is with a write, every ten seconds: called with (finished tasks, known tasks)."""
     clock = clock or SystemClock()
     last = clock.monotonic_seconds()

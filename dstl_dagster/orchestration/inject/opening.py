@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim, ParentCheck
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.orchestration.code_location import assets_in, definition_of, step_of
@@ -59,8 +59,6 @@ _BLOCKS: Final = WeakKeyDictionary[Any, _Blocks]()
 
 
 T = TypeVar("T")
-Check = Callable[[Checkpoint | None], None]
-"""Gets the last completed checkpoint, or `None`, before the attempt is opened; raises to refuse the batch."""
 
 
 def op_context_of(context: Any) -> dg.OpExecutionContext:
@@ -93,7 +91,7 @@ class BatchRequest:
     claim: Claim
     keys: Sequence[str] = ()
     follows: tuple[dg.PartitionsDefinition[Any] | None, str] | None = None
-    own_check: Check | None = None
+    own_check: ParentCheck | None = None
 
     def check(self, parent: Checkpoint | None) -> None:
         """Raises: ConflictError, InvalidInputError where the batch may not build on this checkpoint."""
@@ -169,7 +167,7 @@ def request_batch(
     source: str | None,
     by_definition: bool = False,
     idempotency_key: str | None = None,
-    check: Check | None = None,
+    check: ParentCheck | None = None,
     operators: tuple[str, ...] | None = None,
     keys: Sequence[str] = (),
 ) -> BatchRequest:

@@ -21,7 +21,7 @@ import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from dstl_dagster.changelog import FsStateChangelogStorage
-from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, ParentCheck
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.keyed import load_report, open_attempt_changelog
 from dstl_dagster.orchestration.code_location import is_called_directly, step_of
@@ -29,7 +29,6 @@ from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.inject.batch_log import log_application, log_opened, log_persisted, spark_log
 from dstl_dagster.orchestration.inject.opening import (
     BatchRequest,
-    Check,
     only_batch,
     op_context_of,
     refusing,
@@ -216,7 +215,7 @@ class ChangelogStorageResource(_StoreResource):
         *,
         source: str | None = None,
         idempotency_key: str | None = None,
-        check: Check | None = None,
+        check: ParentCheck | None = None,
         options: Mapping[str, str] | None = None,
     ) -> Iterator["CheckpointBatch"]:
         """One batch of `job`, as a context manager.
@@ -289,7 +288,7 @@ class ChangelogStorageResource(_StoreResource):
         *,
         source: str | None = None,
         idempotency_key: str | None = None,
-        check: Check | None = None,
+        check: ParentCheck | None = None,
         options: Mapping[str, str] | None = None,
     ) -> Iterator[PipesBatch]:
         """One batch of `job` that another process writes, which the block launches and waits for.

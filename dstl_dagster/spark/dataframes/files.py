@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import SUCCESS_FILE, Attempt, Batch, FileReport
+from dstl_dagster.concurrency import Progress
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.recoverable import GSBlobIdentifier, GSCommitRecoverable
 from dstl_dagster.settings import JobOptions, Options, parse_names
@@ -35,7 +36,6 @@ from dstl_dagster.spark.dataframes.file_formats import (
 )
 from dstl_dagster.spark.dataframes.file_tasks import FileJob, FileNames, WriteFileTask
 from dstl_dagster.spark.dataframes.outcomes import run_tasks
-from dstl_dagster.spark.dataframes.progress import Progress
 from dstl_dagster.spark.stores import cost_of, open_shared_store, require_shared
 from dstl_dagster.spark.types import arrow_schema, exact_column, quoted
 from dstl_dagster.state import spelled

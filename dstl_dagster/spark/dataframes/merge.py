@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as st
 
 from dstl_dagster.checkpoint import Attempt, Batch, OperatorReport, StateToWrite
+from dstl_dagster.concurrency import Progress
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import ranges_of_tasks
 from dstl_dagster.keyed import StateAt
@@ -24,7 +25,6 @@ from dstl_dagster.spark.dataframes.partitioning import (
     task_count,
     task_of_key_group,
 )
-from dstl_dagster.spark.dataframes.progress import Progress
 from dstl_dagster.spark.dataframes.small_merge import merged_on_driver
 from dstl_dagster.spark.dataframes.state import (
     batch_of,

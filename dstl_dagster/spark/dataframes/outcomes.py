@@ -17,7 +17,7 @@ from dstl_dagster.spark.errors import raise_as_raised, raise_refusal
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from dstl_dagster.spark.dataframes.progress import Progress
+    from dstl_dagster.concurrency import Progress
 
 
 def outcome_row(outcome: dict[str, Any]) -> pa.RecordBatch:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from dstl_dagster.concurrency import Progress
+
 log = logging.getLogger(__name__)
 
-Progress = Callable[[int, int], None]
-"""Called with (finished tasks, known tasks); the second may grow."""
 
 _POLL_SECONDS = 0.5
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dstl_dagster.checkpoint import Batch
-    from dstl_dagster.spark.dataframes.progress import Progress
+    from dstl_dagster.concurrency import Progress
 
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from dstl_dagster.checkpoint import Batch, OperatorReport, StateToWrite
+from dstl_dagster.concurrency import Progress
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.jobs import FrameMerge
-from dstl_dagster.spark.dataframes.progress import Progress, watched
+from dstl_dagster.spark.dataframes.progress import watched
 from dstl_dagster.spark.errors import raise_as_raised
 from dstl_dagster.spark.types import arrow_schema
 

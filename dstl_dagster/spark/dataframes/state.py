@@ -26,6 +26,7 @@ from dstl_dagster.checkpoint import (
     OperatorReport,
     StateToWrite,
 )
+from dstl_dagster.concurrency import Progress
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import (
     ChangelogStateHandle,
@@ -43,7 +44,6 @@ from dstl_dagster.spark.dataframes.partitioning import (
     task_of_key_group,
     task_of_range,
 )
-from dstl_dagster.spark.dataframes.progress import Progress
 from dstl_dagster.spark.dataframes.run_merges import merges_in_tasks
 from dstl_dagster.spark.dataframes.state_tasks import ReadStateTask, ReplaceStateTask, WriteStateTask
 from dstl_dagster.spark.errors import raise_as_raised, said_by_spark
