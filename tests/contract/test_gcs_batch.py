@@ -13,7 +13,7 @@ from google.cloud import storage
 from dstl_dagster.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.storage import ABSENT, ANY, GCSObjectStore, Generation, delete_each
 from dstl_dagster.storage.gcs.batch_deletes import decoded_batch
-from dstl_dagster.storage.gcs.client import listen_for_time, server_time
+from dstl_dagster.storage.gcs.client import facts_of
 from dstl_dagster.storage.policy.retry import Retries, RetryPolicy
 from dstl_dagster.testing.gcs_server import FaultKind, GCSServer, ServerFault
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -218,13 +218,13 @@ def test_the_time_of_a_refusal_is_not_the_services() -> None:
         _http = requests_of_python.Session()
 
     client = Client()
-    listen_for_time(client)  # type: ignore[arg-type] # all of a client that it needs
+    facts = facts_of(client)  # type: ignore[arg-type] # all of a client that it needs
     (hook,) = Client._http.hooks["response"]
     for status, date in ((502, "Sun, 06 Nov 2033 08:49:30 GMT"), (200, "Sun, 29 Nov 2026 08:49:30 GMT")):
         response = requests_of_python.Response()
         response.status_code, response.headers["Date"] = status, date
         hook(response)
-    assert server_time(client) == datetime(2026, 11, 29, 8, 49, 30, tzinfo=UTC)  # type: ignore[arg-type] # as above
+    assert facts.time == datetime(2026, 11, 29, 8, 49, 30, tzinfo=UTC)
 
 
 def test_the_service_tells_the_time(server: GCSServer) -> None:

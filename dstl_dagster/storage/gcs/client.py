@@ -1,6 +1,6 @@
 """The client of google-cloud-storage that a process shares: credentials, endpoint, connections.
 
-Owns its creation, what happens to a client's connections in a fork, the time that its responses report, and
+Owns its creation, what happens to a client's connections in a fork, what the service has told a client, and
 which requests share a rate limit. Does not own requests (`gcs.transport`), or the limit itself
 (`policy.rate`). Imported by the Google store's modules alone, so that nothing else loads the client.
 """
@@ -14,7 +14,7 @@ import threading
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import google.auth.exceptions
 import requests.adapters
@@ -29,46 +29,48 @@ from dstl_dagster.storage.policy.rate import RateLimiter
 _POOL_CONNECTIONS = 64
 
 
-class _HeardTime:
-    """The newest `Date` of any success: a refusal may be of a proxy, with another clock. Any thread."""
+class ServiceFacts:
+    """What the service has told one client. Any thread.
+
+    Attributes:
+        time: the newest `Date` of any success, to the second: a refusal may be of a proxy, with another
+            clock. `None` before one.
+        buckets: those that have answered: they exist.
+        takes_batches: it has not refused one.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.newest: datetime | None = None
+        self.time: datetime | None = None
+        self.buckets: set[str] = set()
+        self.takes_batches = True
 
-    def __call__(self, response: requests.Response, *_: Any, **__: Any) -> None:
+    def hear(self, response: requests.Response, *_: Any, **__: Any) -> None:
         if not response.ok:
             return
         with contextlib.suppress(KeyError, ValueError):
             date = parsedate_to_datetime(response.headers["Date"])
             with self._lock:
-                self.newest = date if self.newest is None else max(date, self.newest)
+                self.time = date if self.time is None else max(date, self.time)
 
 
-_clients: WeakSet[storage.Client] = WeakSet()
-_clocks: WeakKeyDictionary[storage.Client, _HeardTime] = WeakKeyDictionary()
+_facts: WeakKeyDictionary[storage.Client, ServiceFacts] = WeakKeyDictionary()
 _rate_limiters: dict[tuple[str, str], RateLimiter] = {}
 _left_to_parent: list[object] = []
 """Connections opened before a fork, never closed here: a thread of the parent may hold their locks."""
 
 
-def split_at_fork(client: storage.Client) -> None:
-    """Give every forked child its own connections: on a shared one, each would read the other's responses."""
-    _clients.add(client)
-
-
-def listen_for_time(client: storage.Client) -> None:
-    """From now on note the service's time in each response to this client."""
-    session = client._http
-    if client not in _clocks and isinstance(session, requests.Session):
-        _clocks[client] = heard = _HeardTime()
-        session.hooks["response"].append(heard)
-
-
-def server_time(client: storage.Client) -> datetime | None:
-    """The newest time that the service sent to this client, to the second; `None` before any response."""
-    heard = _clocks.get(client)
-    return None if heard is None else heard.newest
+def facts_of(client: storage.Client) -> ServiceFacts:
+    """Those of this client, from now on. And every forked child gets its own connections: on a shared one,
+    each would read the other's responses.
+    """
+    found = _facts.get(client)
+    if found is None:
+        found = _facts[client] = ServiceFacts()
+        session = client._http
+        if isinstance(session, requests.Session):
+            session.hooks["response"].append(found.hear)
+    return found
 
 
 def shared_rate_limiter(client: storage.Client, bucket_name: str) -> RateLimiter:
@@ -77,7 +79,7 @@ def shared_rate_limiter(client: storage.Client, bucket_name: str) -> RateLimiter
 
 
 def _renew_connections() -> None:
-    for client in list(_clients):
+    for client in list(_facts):
         session = client._http_internal
         for each in (session, getattr(session, "_auth_request_session", None)):
             if not isinstance(each, requests.Session):

@@ -34,7 +34,7 @@ from dstl_dagster.storage.base import (
     each_deleted,
 )
 from dstl_dagster.storage.gcs.batch_deletes import BatchesRefusedError, batch_delete
-from dstl_dagster.storage.gcs.client import server_time, shared_client
+from dstl_dagster.storage.gcs.client import shared_client
 from dstl_dagster.storage.gcs.json_api import GCSNames, content_type_of, generation_match, stat_of_resource
 from dstl_dagster.storage.gcs.reading import GCSReading
 from dstl_dagster.storage.gcs.transport import GCSTransport
@@ -88,7 +88,7 @@ class GCSObjectStore(GCSReading, ObjectStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        return _CAPABILITIES if self._transport.takes_batches else _WITHOUT_BATCHES
+        return _CAPABILITIES if self._transport.facts.takes_batches else _WITHOUT_BATCHES
 
     # -- where objects are
 
@@ -308,7 +308,7 @@ class GCSObjectStore(GCSReading, ObjectStore):
         try:
             answers = list(batch_delete(self._transport, self._names, objects))
         except BatchesRefusedError:
-            self._transport.refuse_batches()
+            self._transport.facts.takes_batches = False
             return each_deleted(self, objects)
         for at, answer in enumerate(answers):
             if isinstance(answer, ConflictError) and self.stat(objects[at][0]) is None:
@@ -320,7 +320,7 @@ class GCSObjectStore(GCSReading, ObjectStore):
     # -- the bucket
 
     def server_time(self) -> datetime | None:
-        return server_time(self._transport.client)
+        return self._transport.facts.time
 
     def bucket_resource(self) -> Mapping[str, Any]:
         def reload(attempt: RetryAttempt) -> Mapping[str, Any]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, UnavailableError
 from dstl_dagster.settings.gs import GSFileSystemOptions
 from dstl_dagster.storage.accounting.cost import Cost, CostMeter, Operation
 from dstl_dagster.storage.base import Buffer
-from dstl_dagster.storage.gcs.client import listen_for_time, shared_rate_limiter, split_at_fork
+from dstl_dagster.storage.gcs.client import facts_of, shared_rate_limiter
 from dstl_dagster.storage.gcs.errors import may_pass, message_of, refusal, was_refused, with_translated_errors
 from dstl_dagster.storage.gcs.upload import Reply
 from dstl_dagster.storage.policy.retry import Retries, RetryAttempt, RetryPolicy
@@ -26,11 +25,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _DEFAULT_TIMEOUT_SECONDS: Final = 60.0
-
-_answered: WeakKeyDictionary[storage.Client, set[str]] = WeakKeyDictionary()
-"""The buckets that have answered each client: they exist."""
-_without_batches: WeakSet[storage.Client] = WeakSet()
-"""The clients whose service takes no batches."""
 
 
 class GCSTransport:
@@ -62,9 +56,7 @@ class GCSTransport:
         )
         self.meters = tuple(meters)
         self._uri = f"gs://{bucket_name}"
-        self._answered = _answered.setdefault(client, set())
-        split_at_fork(client)
-        listen_for_time(client)
+        self.facts = facts_of(client)
         # Else the client asks for the bucket in threads of its own, for the attributes of traces: by billed
         # requests, which it repeats for minutes after the last of ours.
         client._bucket_metadata_cache = None
@@ -126,7 +118,7 @@ class GCSTransport:
             bytes_up: sent with it.
         """
         answer = self.retries.run(lambda attempt: self._counted(uri, operation, request, attempt, bytes_up))
-        self._answered.add(self.bucket.name)
+        self.facts.buckets.add(self.bucket.name)
         return answer
 
     def send(
@@ -165,15 +157,6 @@ class GCSTransport:
             response.text if response.status_code < 400 else message_of(response) or "",
         )
 
-    @property
-    def takes_batches(self) -> bool:
-        """Whether the service may take batches: it has not refused one to this client."""
-        return self.client not in _without_batches
-
-    def refuse_batches(self) -> None:
-        """From now on this client sends none."""
-        _without_batches.add(self.client)
-
     # -- the bucket
 
     def require_bucket(self) -> None:
@@ -182,7 +165,7 @@ class GCSTransport:
         Costs a listing of one object until the bucket has answered anything to this client, then nothing: a
         bucket that is deleted after that is not found out here, but by the next write or listing.
         """
-        if self.bucket.name in self._answered:
+        if self.bucket.name in self.facts.buckets:
             return
 
         def list_one(attempt: RetryAttempt) -> None:
