@@ -15,6 +15,7 @@ import pytest
 from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.metrics import fan_out
+from dstl_dagster.settings import FsStateChangelogOptions
 from dstl_dagster.storage import ABSENT, MemoryObjectStore, open_store
 from dstl_dagster.testing.fault_schedules import Fault, NoFaults, Request
 from dstl_dagster.testing.fault_store import FaultStore
@@ -48,8 +49,10 @@ def test_the_hooks_feed_prometheus_and_opentelemetry(tmp_path: Path) -> None:
         if language == "python":
             exec(compile(block, "watch.md", "exec", dont_inherit=True), names)
     metrics = fan_out([names["PrometheusMetrics"](), names["OpenTelemetryMetrics"]()])
+    store = open_store(tmp_path.as_uri())
+    options = FsStateChangelogOptions(retry_policy="none")  # no second attempt beside one of over a second
     with (
-        FsStateChangelogStorage("flights", open_store(tmp_path.as_uri()), metrics=metrics) as storage,
+        FsStateChangelogStorage("flights", store, options, metrics=metrics) as storage,
         storage.create_writer("delays", KeyGroupRange.of(0, 127)) as writer,
     ):
         writer.append(5, b"one change")
