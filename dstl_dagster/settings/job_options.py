@@ -68,7 +68,7 @@ class JobOptions:
     def of(cls, *layers: Options | CheckpointOptions | GSFileSystemOptions | None) -> JobOptions:
         """One value from several; the first layer that gives a key wins. None gives nothing.
 
-        A mapping has strings or typed values under our keys or upstream's, as what `to_json` returned.
+        A mapping has strings or typed values under our keys or upstream's.
 
         Raises: InvalidInputError naming an unknown key and the nearest known one, two spellings of one
         option, a value that cannot be used, also one that fits only apart from another, or what a job decides
@@ -113,8 +113,13 @@ class JobOptions:
                 )
         return changed
 
+    @classmethod
+    def from_json(cls, texts: Mapping[str, str]) -> JobOptions:
+        """Reads back `to_json`. Raises: InvalidInputError, also for a key of a newer release."""
+        return cls.of(texts)
+
     def to_json(self) -> dict[str, str]:
-        """A plain JSON object of strings, which `of` reads back. Holds no secret."""
+        """A plain JSON object of strings. Holds no secret."""
         return dict(self.texts)
 
     def gives(self, key: str) -> bool:
