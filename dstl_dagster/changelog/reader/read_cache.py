@@ -1,7 +1,7 @@
 """A cache of the parts read of changelog files, for later readers. A part is verified before it is cached.
 
-Owns what of a file is in memory. Does not own the files on
-disk (`disk_cache`), nor verifying a part of a file, which its reader does (`nearest_copy`).
+Owns what of a file is in memory. Does not own the files on disk (`disk_cache`), nor verifying a part of a
+file, which its reader does (`nearest_copy`).
 
 Files never change, so a cached part stays right. It has to match: a whole file, the checksum in its handle; a
 range, the checksums of the change sets in it; a footer, its own. Nothing is cached of a file whose handle has

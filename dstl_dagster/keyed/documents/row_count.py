@@ -66,9 +66,13 @@ class StateRows(Stored):
     @classmethod
     def total(cls, parts: Iterable[StateRows | None]) -> StateRows | None:
         """Of several operators together; `None` if nothing is known of one, or there are none."""
-        bounds = [(each.least, each.most) if each is not None else (0, None) for each in parts]
-        most = [high for _, high in bounds if high is not None]
-        return cls(sum(low for low, _ in bounds), sum(most)) if 0 < len(bounds) == len(most) else None
+        least, most = [], []
+        for each in parts:
+            if each is None or each.most is None:
+                return None
+            least.append(each.least)
+            most.append(each.most)
+        return cls(sum(least), sum(most)) if least else None
 
     @property
     def exact(self) -> int | None:

@@ -52,7 +52,6 @@ from dstl_dagster.timeline import Attempt
 
 log = logging.getLogger(__name__)
 
-
 _FILE_BYTES: Final = 10 << 20
 """Of the changes of a range, before compression: most often they are one file. A file is opened by all reads
 of any range that it is of."""

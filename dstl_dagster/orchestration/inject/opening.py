@@ -246,17 +246,18 @@ def only_batch(request: BatchRequest) -> Iterator[None]:
             kind=ErrorKind.ALREADY_APPLIED,
         )
     _require_output(request.step, blocks, job)
-    blocks[where, job, key] = _Block.OPEN
+    own = where, job, key
+    blocks[own] = _Block.OPEN
     try:
         yield
         last = request.coordinator.timeline.seen().open_attempt
         is_open = last is not None and last.owner == request.coordinator.owner
         if is_open:
             _require_output(request.step, blocks, job)
-    except BaseException:
-        del blocks[where, job, key]  # what is aborted may be written again
-        raise
-    blocks[where, job, key] = _Block.HANDED_ON if is_open else _Block.COMPLETE
+        blocks[own] = _Block.HANDED_ON if is_open else _Block.COMPLETE
+    finally:
+        if blocks[own] is _Block.OPEN:  # what is aborted may be written again
+            del blocks[own]
 
 
 def _require_output(step: Any, blocks: _Blocks, job: str) -> None:

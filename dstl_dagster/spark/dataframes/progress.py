@@ -19,7 +19,6 @@ from dstl_dagster.concurrency import Progress
 
 log = logging.getLogger(__name__)
 
-
 _POLL_SECONDS = 0.5
 
 
