@@ -378,6 +378,34 @@ def test_templates_give_objects_and_numbers() -> None:
     assert repository.assets_defs_by_key[state.key].op.tags["dagster-k8s/config"] == '{"cpu": 1}'
 
 
+TEXT = """\
+job: "'x'"
+store: file:///not/there
+function: .rows:rows
+keys: ["1.0"]
+update: {since: "'2024-10-11'", status: "'new.status'"}
+delete: "(true)"
+tags: {release: "1.10"}
+metadata: {release: "1.10"}
+description: "1.10"
+code_version: "7.10"
+partitions_def: {type: static, partition_keys: ["1.10", "1_0", "0x10"]}
+op: {tags: {release: "1.10"}}
+downstream: [{job: "1.0"}]
+"""
+
+
+@pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's own call of pydantic
+def test_text_is_as_it_is_written() -> None:
+    """Also where Python would read a literal: SQL in quotes, keys and releases that look like numbers."""
+    read, written = CheckpointedAssetComponent.resolve_from_yaml(TEXT), yaml.safe_load(TEXT)
+    assert isinstance(read.partitions_def, PartitionsFields)
+    assert list(read.partitions_def.definition().get_partition_keys()) == ["1.10", "1_0", "0x10"]
+    assert (read.op.tags, read.downstream[0].job) == ({"release": "1.10"}, "1.0")  # type: ignore[union-attr]
+    for name in written.keys() - {"partitions_def", "op", "downstream"}:
+        assert getattr(read, name) == written[name], name
+
+
 def test_a_mistake_names_its_file(tmp_path: Path) -> None:
     """As a project loads it."""
     context: Any = SimpleNamespace(path=tmp_path / "defs.yaml")

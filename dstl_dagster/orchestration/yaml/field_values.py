@@ -6,12 +6,13 @@ Owns how YAML names what Python users pass as objects. Does not own which fields
 
 # No postponed annotations here: Dagster derives the YAML schema from them.
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import dagster as dg
-from pydantic import ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.orchestration.keys import JobAssets
@@ -19,11 +20,12 @@ from dstl_dagster.orchestration.watch.downstream import build_downstream_sensor
 from dstl_dagster.settings import StateTtlConfig, parse_float, parse_int
 
 Option = str | int | float | bool
-"""Dagster turns `"30"` in YAML into a number, quoted or not, so a number is accepted like its text."""
+"""A template turns the text `30` into a number, so a number is accepted like its text."""
 
 given: Final = dg.Resolver(lambda _context, value: value, model_field_type=str)
 """For a field that is text, or an object by a template: `"{{ automation_condition.eager() }}"`."""
 
+_TEMPLATE: Final = re.compile("{[{%#]")
 _CRON_FIELDS = 5
 _OFFSETS = ("minute_offset", "hour_offset", "day_offset")
 _OFFSETS_OF = {"hourly": _OFFSETS[:1], "daily": _OFFSETS[:2], "weekly": _OFFSETS, "monthly": _OFFSETS}
@@ -37,10 +39,32 @@ _BY_TIME: Mapping[str, type[dg.TimeWindowPartitionsDefinition]] = {
 _TYPES = (*_BY_TIME, "static")
 
 
+class _AsWritten(dg.ResolutionContext):
+    """Text without a template is itself. Dagster would read it as Python: of the SQL `'2024-10-11'` it drops
+    the quotes, and makes 1.1 of a key `"1.10"`.
+    """
+
+    def resolve_value(self, val: Any, as_type: type | None = None) -> Any:  # noqa: ARG002 - of no effect
+        if isinstance(val, str) and not _TEMPLATE.search(val):
+            return val
+        return super().resolve_value(val)
+
+
 class Fields(dg.Model, dg.Resolvable):
     """Of a component, or of a field of one. Each is described by the text below it."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
+
+    @classmethod
+    def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> Self:
+        as_written = _AsWritten(
+            scope=context.scope,
+            path=context.path,
+            source_position_tree=context.source_position_tree,
+            stash=context.stash,
+        )
+        resolved: Self = super().resolve_from_model(as_written, model)
+        return resolved
 
 
 class PartitionsFields(Fields):
