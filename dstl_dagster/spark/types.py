@@ -121,7 +121,16 @@ def _fields(arrow_type: pa.StructType) -> Iterator[pa.Field]:
 
 def is_case_sensitive(spark: SparkSession) -> bool:
     """Whether column names may differ only in case in this session."""
-    return spark.conf.get("spark.sql.caseSensitive") == "true"
+    return _is_set(spark, "spark.sql.caseSensitive")
+
+
+def is_ansi(spark: SparkSession) -> bool:
+    """Whether a cast in this session fails for a value that the type does not hold; else it changes it."""
+    return _is_set(spark, "spark.sql.ansi.enabled")
+
+
+def _is_set(spark: SparkSession, setting: str) -> bool:
+    return (spark.conf.get(setting) or "").lower() == "true"  # SET keeps it as it was spelled
 
 
 def quoted(name: str) -> str:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def case_sensitive(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set("spark.sql.caseSensitive", "true")
+    spark.sql("SET spark.sql.caseSensitive = TRUE")
     yield
     spark.conf.unset("spark.sql.caseSensitive")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -71,6 +72,22 @@ def test_columns_that_no_expression_names_stay(job: Job) -> None:
     assert job.read_state().collect()[0].asDict() == {
         "tail": "a", "flights": 3, "delay": 1.5, "extra": None, "note": "keep",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("of_columns", [False, True])
+def test_no_setting_of_the_session_changes_a_value(job: Job, of_columns: bool) -> None:
+    """Without ANSI Spark casts a number that is too long to another one, and other text to null."""
+    how: dict[str, Any] = {"schema": "tail STRING, n INT", "delete": None}
+    job.spark.sql("SET spark.sql.ansi.enabled=FALSE")
+    try:
+        for rule in ("3000000000L * new.flights", "concat('1', new.tail)"):
+            update = {"n": F.expr(rule) if of_columns else f"{rule} -- of each"}
+            with pytest.raises(PySparkException, match="update of column 'n': INT does not hold its value"):
+                merge(job, [("x", 1, 1.0, False)], update=update, **how)
+        assert merge(job, [("x", 1, 1.0, False)], update={"n": "'7'"}, **how) == (1, 0)
+    finally:
+        job.spark.conf.unset("spark.sql.ansi.enabled")
+    assert state(job) == {"x": (7,)}
 
 
 def test_a_key_twice_is_refused_even_if_it_changes_nothing(job: Job) -> None:

@@ -37,6 +37,7 @@ from dstl_dagster.spark.stores import read_cost_of
 from dstl_dagster.spark.types import (
     arrow_schema,
     has_same_fields,
+    is_ansi,
     is_case_sensitive,
     quoted,
     refuse_same_names,
@@ -199,6 +200,7 @@ class _Merge:
         that looks at other rows, or is not deterministic.
         """
         state, columns = self._state, list[Expression]()
+        as_type = _as_type if is_ansi(self._changes.sparkSession) else _as_type_by_ansi
         by_name = update_by_name(
             update, state.schema, state.filled, self._what, case_sensitive=self._case_sensitive
         )
@@ -206,9 +208,11 @@ class _Merge:
             by_name[state.filled] = batch_time(self._batch)
         for place, field in enumerate(self._columns):
             side = "new" if field.name in state.schema.key_columns else "old"
-            expression = by_name.get(field.name, f"{side}.{quoted(field.name)}")
-            kind = self._type_in_spark(rows, expression, field) if field.name in by_name else field.dataType
-            columns.append(_named(f"{_HIDDEN}c{place}", _as_type(expression, kind)))
+            value: Expression = f"{side}.{quoted(field.name)}"
+            if field.name in by_name:
+                rule = by_name[field.name]
+                value = as_type(rule, self._type_in_spark(rows, rule, field), _update_of(field.name))
+            columns.append(_named(f"{_HIDDEN}c{place}", value))
         deleted: Expression = "false"
         if isinstance(delete, str):
             deleted = f"coalesce({_enclosed(delete)}, false)"
@@ -307,10 +311,21 @@ def _enclosed(text: str) -> str:
     return f"(\n{text}\n)"
 
 
-def _as_type(expression: Expression, spark_type: st.DataType) -> Expression:
-    if isinstance(expression, str):
-        return f"CAST({_enclosed(expression)} AS {sql_type(spark_type)})"
-    return expression.cast(spark_type)
+def _as_type(rule: Expression, spark_type: st.DataType, _: str) -> Expression:
+    if isinstance(rule, str):
+        return f"CAST({_enclosed(rule)} AS {sql_type(spark_type)})"
+    return rule.cast(spark_type)
+
+
+def _as_type_by_ansi(rule: Expression, spark_type: st.DataType, what: str) -> Expression:
+    """As `_as_type`, in a session whose CAST makes another number, or null, of what the type does not hold.
+
+    A value inside of an array, a map or a struct is not looked at.
+    """
+    value = F.expr(_enclosed(rule)) if isinstance(rule, str) else rule
+    cast = value.try_cast(spark_type)
+    message = f"{what}: {spark_type.simpleString().upper()} does not hold its value: CAST it in the rule"
+    return F.when(value.isNotNull() & cast.isNull(), F.raise_error(message)).otherwise(cast)
 
 
 def _named(name: str, expression: Expression) -> Expression:
