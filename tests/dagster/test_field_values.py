@@ -623,6 +623,37 @@ def test_a_refusal_names_file_line_and_field(old: str, new: str, line: int, said
     assert re.search(said, cause), cause
 
 
+BESIDE = """\
+import dagster as dg
+
+DAYS = dg.DailyPartitionsDefinition("2024-01-01")
+EAGER = dg.AutomationCondition.eager()
+
+class Client:
+    def get_client(self): ...
+
+gcs = Client()
+
+def config(record): return {}
+"""
+
+
+@pytest.mark.filterwarnings("ignore")  # Dagster's own, of its loader
+def test_a_module_beside_the_file_has_a_dot_before_it(project: Path) -> None:
+    """In each field that names an object, as in that of the function."""
+    fields = """\
+  gcs: .beside:gcs
+  partitions_def: .beside:DAYS
+  automation_condition: .beside:EAGER
+  downstream: [{job: mail, run_config: .beside:config}]
+"""
+    defs = loaded(project, ATTRIBUTES + fields, {"orders/beside.py": BESIDE})
+    (state,) = (each for each in defs.assets or () if isinstance(each, dg.AssetsDefinition))
+    assert state.partitions_def == dg.DailyPartitionsDefinition("2024-01-01")
+    assert [*state.automation_conditions_by_key.values()] == [dg.AutomationCondition.eager()]
+    assert "mail_after_orders" in {each.name for each in defs.sensors or ()}
+
+
 VARIABLES = """\
 import dagster as dg
 from .more import GROUP

@@ -124,7 +124,7 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
         partitions: dg.PartitionsDefinition[str] | None,
     ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
         """The state as an asset of ops, and the specs beside it."""
-        function = object_at("function", self.function, _package_of(context))
+        function = object_at("function", self.function, context)
         if not callable(function):
             raise InvalidInputError(f"function: {self.function} is {function!r}: name a function")
         op, groups = self.op or OpSpec(), self.max_parallelism
@@ -154,18 +154,10 @@ class CheckpointedAssetComponent(CheckpointLineageComponent):
             op_tags=op.tags,
             pool=op.pool,
             automation_condition=condition_at(
-                self.automation_condition, state_key(assets, function.__name__, {})
+                self.automation_condition, state_key(assets, function.__name__, {}), context
             ),
             changelog=changelog,
             description=self.description,
         )(function)
         state = state.map_asset_specs(self._shown_as)
         return [state, *self._specs(assets.of_state(state.key), partitions, None)]
-
-
-def _package_of(context: dg.ComponentLoadContext | None) -> str | None:
-    """The package of the component's own folder; `None` outside of a project, in a test of the user's."""
-    if context is None:
-        return None
-    folder = context.path if context.path.is_dir() else context.path.parent
-    return context.defs_relative_module_name(folder)

@@ -248,7 +248,7 @@ class CheckpointLineageComponent(dg.Component, Fields):
         changelog = ChangelogStorageResource(
             uri=self.store,
             options=as_text(self.options),
-            gcs=None if self.gcs is None else client_at(self.gcs),
+            gcs=None if self.gcs is None else client_at(self.gcs, context),
         )
         with argument("store"):
             changelog.model_copy(update={"options": {}}).require_valid()
@@ -258,7 +258,7 @@ class CheckpointLineageComponent(dg.Component, Fields):
             budget = CostBudget.from_mapping(as_text(self.budget))
         with argument("data"):
             data = parse_limits(as_text(self.data))
-        partitions = partitions_of(self.partitions_def)
+        partitions = partitions_of(self.partitions_def, context)
         checks = build_checkpoint_checks(
             assets,
             changelog=changelog,
@@ -295,7 +295,7 @@ class CheckpointLineageComponent(dg.Component, Fields):
             sensors=[
                 checkpoint_sensor,
                 *(build_abort_sensors(assets, **of_sensors) if self.abort else ()),
-                *(each.sensor(assets, partitions, **of_sensors) for each in self.downstream),
+                *(each.sensor(assets, partitions, context, **of_sensors) for each in self.downstream),
             ],
             jobs=[commit_job, restore],
             schedules=schedules,

@@ -22,6 +22,9 @@ from dstl_dagster.settings import StateTtlConfig, parse_float, parse_int
 Option = str | int | float | bool
 """A template turns the text `30` into a number, so a number is accepted like its text."""
 
+Context = dg.ComponentLoadContext | None
+"""Of the component; `None` outside of a project, in a test of the user's."""
+
 given: Final = dg.Resolver(lambda _context, value: value, model_field_type=str)
 """For a field that is text, or an object by a template: `"{{ automation_condition.eager() }}"`."""
 
@@ -177,7 +180,11 @@ class DownstreamFields(Fields):
     """The next tick asks for the others."""
 
     def sensor(
-        self, assets: JobAssets, partitions: dg.PartitionsDefinition[str] | None, **of_sensors: Any
+        self,
+        assets: JobAssets,
+        partitions: dg.PartitionsDefinition[str] | None,
+        context: Context,
+        **of_sensors: Any,
     ) -> dg.SensorDefinition:
         """Raises: InvalidInputError."""
         if self.partitions == "batch" and partitions is None:
@@ -194,7 +201,7 @@ class DownstreamFields(Fields):
             assets,
             self.job,
             partitions_def=known[self.partitions],
-            run_config=None if self.run_config is None else object_at("run_config", self.run_config),
+            run_config=None if self.run_config is None else object_at("run_config", self.run_config, context),
             name=self.name,
             max_runs_per_tick=parse_int("max_runs_per_tick", self.max_runs_per_tick, minimum=1),
             **of_sensors,
@@ -202,7 +209,7 @@ class DownstreamFields(Fields):
 
 
 def partitions_of(
-    given: PartitionsFields | dg.PartitionsDefinition[str] | str | None,
+    given: PartitionsFields | dg.PartitionsDefinition[str] | str | None, context: Context
 ) -> dg.PartitionsDefinition[str] | None:
     """Raises: InvalidInputError."""
     if isinstance(given, dg.PartitionsDefinition):
@@ -214,15 +221,15 @@ def partitions_of(
             f"partitions_def: {given!r} is neither module:name nor fields, such as "
             '{type: daily, start_date: "2024-01-01"}'
         )
-    found = object_at("partitions_def", given)
+    found = object_at("partitions_def", given, context)
     if not isinstance(found, dg.PartitionsDefinition):
         raise InvalidInputError(f"partitions_def: {given} is {found!r}: name a PartitionsDefinition")
     return found
 
 
-def object_at(field: str, path: Any, package: str | None = None) -> Any:
-    """What `module:name` names; a module that begins with a dot is looked for in `package`. An object that a
-    template gave is itself.
+def object_at(field: str, path: Any, context: Context) -> Any:
+    """What `module:name` names; a module that begins with a dot is looked for beside the component's file. An
+    object that a template gave is itself.
 
     Raises: InvalidInputError naming `field`.
     """
@@ -231,10 +238,11 @@ def object_at(field: str, path: Any, package: str | None = None) -> Any:
     module, _, name = path.partition(":")
     if not module or not name:
         raise InvalidInputError(f"{field}: {path!r} names nothing: write module:name")
+    package = _package_of(context) if module.startswith(".") else None
     try:
         found = import_module(module, package)
     except ModuleNotFoundError as error:
-        whole = f"{package}{module}" if module.startswith(".") else module
+        whole = f"{package or ''}{module}"
         if error.name is None or not (whole == error.name or whole.startswith(f"{error.name}.")):
             raise InvalidInputError(f"{field}: module {module} cannot be imported: {error}") from error
         raise InvalidInputError(
@@ -250,7 +258,17 @@ def object_at(field: str, path: Any, package: str | None = None) -> Any:
     return getattr(found, name)
 
 
-def condition_at(given: Any, state: dg.AssetKey) -> dg.AutomationCondition[Any] | None:
+def _package_of(context: Context) -> str | None:
+    """The package of the component's own folder."""
+    if context is None:
+        return None
+    folder = context.path if context.path.is_dir() else context.path.parent
+    return context.defs_relative_module_name(folder)
+
+
+def condition_at(
+    given: Any, state: dg.AssetKey, context: Context = None
+) -> dg.AutomationCondition[Any] | None:
     """`eager`, `on_missing`, a cron schedule, or the condition at this path; a condition is itself.
 
     By a schedule all that the asset, `state`, depends on is updated since its last tick, but for its own
@@ -269,7 +287,7 @@ def condition_at(given: Any, state: dg.AssetKey) -> dg.AutomationCondition[Any] 
             raise InvalidInputError(
                 f"automation_condition: {given!r} is no cron schedule: {error}"
             ) from error
-    found = object_at("automation_condition", given) if ":" in str(given) else given
+    found = object_at("automation_condition", given, context) if ":" in str(given) else given
     if not isinstance(found, dg.AutomationCondition):
         raise InvalidInputError(
             f"automation_condition: {given!r} is no condition: write eager, on_missing, a cron schedule, or "
@@ -278,9 +296,9 @@ def condition_at(given: Any, state: dg.AssetKey) -> dg.AutomationCondition[Any] 
     return found
 
 
-def client_at(path: str) -> Any:
+def client_at(path: str, context: Context) -> Any:
     """The object with `get_client()` at this path. Raises: InvalidInputError."""
-    found = object_at("gcs", path)
+    found = object_at("gcs", path, context)
     if isinstance(found, type) or not hasattr(found, "get_client"):
         raise InvalidInputError(
             f"gcs: {path} is {found!r}: name an object with get_client(), such as a GCSResource(project=...)"
