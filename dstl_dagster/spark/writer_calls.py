@@ -14,7 +14,9 @@ writers alone, so `register` changes these.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -43,9 +45,9 @@ def watch_writers(spark: SparkSession) -> None:
     for writer, call in ((streams, "start"), (writers, "save")):
         _hand_on_columns(writer, call)
     for writer, call in ((streams, "toTable"), (writers, "saveAsTable")):
-        _refuse(writer, call, takes_format=True)
+        _refuse(writer, call)
     for call in ("create", "replace", "createOrReplace"):
-        _refuse(tables, call, takes_format=False)
+        _refuse(tables, call)
 
 
 def _remember_format(writer: Any, says: str) -> None:
@@ -60,18 +62,17 @@ def _remember_format(writer: Any, says: str) -> None:
     setattr(writer, _FORMAT, None)
 
 
-def _is_ours(writer: Any, args: tuple[Any, ...], how: dict[str, Any]) -> bool:
-    """`args`, `how`: of a call that takes a format second."""
-    into = how.get("format") or (args[1] if len(args) > 1 else None) or getattr(writer, _FORMAT) or ""
-    return bool(into.lower() == "dstl")
+def _is_ours(writer: Any, given: Mapping[str, Any]) -> bool:
+    """`given`: the arguments of a call, by name."""
+    return bool((given.get("format") or getattr(writer, _FORMAT) or "").lower() == "dstl")
 
 
-def _refuse(writer: Any, call: str, *, takes_format: bool) -> None:
+def _refuse(writer: Any, call: str) -> None:
     plain = getattr(writer, call)
 
     @wraps(plain)
     def called(self: Any, *args: Any, **how: Any) -> Any:
-        if _is_ours(self, *((args, how) if takes_format else ((), {}))):
+        if _is_ours(self, signature(plain).bind(self, *args, **how).arguments):
             raise InvalidInputError(_NO_TABLE)
         return plain(self, *args, **how)
 
@@ -88,7 +89,8 @@ def _refuse_continuous(streams: Any) -> None:
 
     @wraps(plain_start)
     def start(self: Any, *args: Any, **how: Any) -> Any:
-        if self._dstl_continuous and _is_ours(self, args, how):
+        given = signature(plain_start).bind(self, *args, **how).arguments
+        if self._dstl_continuous and _is_ours(self, given):
             raise InvalidInputError(REFUSAL)
         return plain_start(self, *args, **how)
 
@@ -107,12 +109,13 @@ def _hand_on_columns(writer: Any, call: str) -> None:
 
     @wraps(plain_call)
     def called(self: Any, *args: Any, **how: Any) -> Any:
-        if _is_ours(self, args, how):
-            columns = how.pop("partitionBy", None) or getattr(self, _COLUMNS)
+        given = signature(plain_call).bind(self, *args, **how)
+        if _is_ours(self, given.arguments):
+            columns = given.arguments.pop("partitionBy", None) or getattr(self, _COLUMNS)
             if columns:
                 plain_setter(self)
                 self.option("partition_by", json.dumps([columns] if isinstance(columns, str) else [*columns]))
-        return plain_call(self, *args, **how)
+        return plain_call(*given.args, **given.kwargs)
 
     setattr(writer, _COLUMNS, ())
     writer.partitionBy = partition_by

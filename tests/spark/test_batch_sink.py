@@ -178,7 +178,7 @@ def test_the_columns_of_partition_by_name_folders(job: Job) -> None:
     into = {"path": "a", "maxRecordsPerFile": "1"}
     sink(job, df, "a", **into).partitionBy("Day", "late").save()
     written = sink(job, df, "b", path="b")
-    written.save(partitionBy=["day"])
+    written.save(None, "dstl", "append", ["day"])
     text = lines(df, "csv", partition_by=["day"])
     sink(job, text, "c", path="c", file_format="csv", header_line="id,late").partitionBy(["day"]).save()
     for place, columns in (("a", ["id", "day", "late"]), ("b", ["id", "late", "day"])):

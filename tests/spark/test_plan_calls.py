@@ -48,7 +48,7 @@ def merge_plan(batch: Batch, rows: DataFrame, columns: int) -> DataFrame:
     names = [f"v{each}" for each in range(columns)]
     schema = ", ".join(f"{name} BIGINT" for name in ("id", *names))
     state = StateToWrite.of(batch, "op", declared_columns(schema, "op"), ["id"])
-    plan = _Merge(rows, batch, JobOptions(), state)
+    plan = _Merge(rows, batch, JobOptions(), state, case_sensitive=False)
     update = {name: f"coalesce(old.{name}, 0) + new.{name}" for name in names}
     return plan.merged(plan.looked_up(2), update, "new.v0 < 0")
 

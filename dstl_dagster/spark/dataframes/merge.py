@@ -118,7 +118,7 @@ def merge_state(
             changes=columns,
             case_sensitive=case_sensitive,
         )
-        plan = _Merge(changes, batch, options, state)
+        plan = _Merge(changes, batch, options, state, case_sensitive=case_sensitive)
         if batch is attempt and not (columns or job_options or partitions):
             report = merged_on_driver(changes, plan.new_columns, batch, progress, state, update, delete)
             if report is not None:
@@ -141,13 +141,21 @@ def merge_state(
 class _Merge:
     """The parts of one merge's plan."""
 
-    def __init__(self, changes: DataFrame, batch: Batch, options: JobOptions, state: StateToWrite) -> None:
+    def __init__(
+        self,
+        changes: DataFrame,
+        batch: Batch,
+        options: JobOptions,
+        state: StateToWrite,
+        *,
+        case_sensitive: bool,
+    ) -> None:
         self._changes = changes
         self._batch = batch
         self._options = options
         self._state = state
         self._what = f"state of operator {state.operator!r}"
-        self._case_sensitive = is_case_sensitive(changes.sparkSession)
+        self._case_sensitive = case_sensitive
         self._columns = spark_schema(state.schema.columns)
         self.new_columns: list[str] = []
         self._keys: dict[str, str] = {}
