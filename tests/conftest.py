@@ -124,6 +124,7 @@ def _libraries() -> str:
 
 
 _LIBRARIES = _libraries()
+_PYSPARK = version("pyspark")
 
 
 def _pass_over_libraries() -> None:
@@ -132,7 +133,7 @@ def _pass_over_libraries() -> None:
     """
     for category in _ABOUT_ITSELF:
         warnings.filterwarnings("ignore", category=category, module=_LIBRARIES)
-    if version("pyspark").startswith("4.1."):
+    if _PYSPARK.startswith("4.1."):
         # It closes the file of a result's socket, and leaves the socket to the collector.
         warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning, r"socket\Z")
 

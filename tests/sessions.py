@@ -1,15 +1,16 @@
 """The one Spark of a test process, whichever folder its tests are in, and the bucket that its tasks know.
 
-As a program it is a session's life in short, after which Java has archived the classes that tests use, and
-Spark's settings in the folder name the archive: each of a run's many sessions then starts and warms up in
-half of the time.
+As a program it is a session's life in short, after which Java has archived the classes that tests use: each
+of a run's many sessions then starts and warms up in half of the time.
 
-    python -m tests.sessions FOLDER, which is SPARK_CONF_DIR from then on
+    python -m tests.sessions FOLDER
+    export SPARK_SUBMIT_OPTS="$(<FOLDER/options)"
+
+Not by a `spark-defaults.conf`: its folder stands in the class path, and Java then passes over the archive.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -25,17 +26,9 @@ if TYPE_CHECKING:
 
 
 JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
-SETTINGS = "spark-defaults.conf"
-
-
-def _archived() -> str:
-    """Java's options for the archive of classes, if there is one."""
-    settings = Path(os.environ.get("SPARK_CONF_DIR", os.devnull), SETTINGS)
-    return settings.read_text().removeprefix(JAVA_OPTIONS).strip() if settings.is_file() else ""
-
 
 QUICK = {
-    JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_archived()}".strip(),
+    JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     # For a few rows, code generation costs more than it saves.
     "spark.sql.codegen.wholeStage": "false",
 }
@@ -99,6 +92,9 @@ if __name__ == "__main__":
     settled = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as made:
         _live(made, settled / "classes.jsa")
+    options = [QUICK[JAVA_OPTIONS]]
     if (settled / "classes.jsa").is_file():
-        options = f"-XX:SharedArchiveFile={settled / 'classes.jsa'} -Xlog:cds*=off"
-        (settled / SETTINGS).write_text(f"{JAVA_OPTIONS} {options}\n")
+        options += [f"-XX:SharedArchiveFile={settled / 'classes.jsa'}", "-Xlog:cds*=off"]
+        # At the address that it was made for: processes share its pages.
+        options += ["-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0"]
+    (settled / "options").write_text(" ".join(options))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -35,6 +36,14 @@ def test_workers_run_on_the_drivers_interpreter(spark: SparkSession) -> None:
 
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(interpreter, "python STRING").collect()
     assert row.python == f"{sys.executable} {sys.version_info}"
+
+
+@pytest.mark.skipif("SharedArchiveFile" not in os.environ.get("SPARK_SUBMIT_OPTS", ""), reason="no archive")
+def test_sessions_take_their_classes_from_the_archive(spark: SparkSession) -> None:
+    """Java passes over one that does not fit, and says nothing: sessions would only be slower."""
+    gateway: Any = spark.sparkContext._gateway
+    (given,) = re.findall(r"SharedArchiveFile=(\S+)", os.environ["SPARK_SUBMIT_OPTS"])
+    assert given in Path(f"/proc/{gateway.proc.pid}/maps").read_text()
 
 
 @pytest.fixture
