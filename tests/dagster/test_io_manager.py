@@ -345,16 +345,22 @@ def sums() -> pa.Table:
     return pa.table({"customer": ["ada"], "total": [1]})
 
 
-STORE: list[str] = []
+@dg.asset(deps=[sums], io_manager_key="none")
+def after() -> None:
+    if AFTER:
+        raise AFTER.pop()
+
+
+AFTER: list[Exception] = []
 
 
 def sums_job() -> dg.JobDefinition:
     """By a function, so that Dagster can build it again for a re-execution."""
-    manager = _DiesOnce(changelog=dstl.ChangelogStorageResource(uri=STORE[0]))
+    manager = _DiesOnce(changelog=dstl.ChangelogStorageResource(uri=dg.EnvVar("SUMS_STORE")))
     defs = dg.Definitions(
-        assets=[sums],
-        jobs=[dg.define_asset_job("again", [sums], executor_def=dg.in_process_executor)],
-        resources={"io_manager": manager},
+        assets=[sums, after],
+        jobs=[dg.define_asset_job("again", [sums, after], executor_def=dg.in_process_executor)],
+        resources={"io_manager": manager, "none": dg.mem_io_manager},
     )
     return defs.resolve_job_def("again")
 
@@ -368,9 +374,12 @@ def test_a_retry_of_the_step_finds_its_batch_applied(tmp_path: Path, instance: d
     assert len(instance.fetch_materializations(dg.AssetKey("latest"), limit=9).records) == 1
 
 
-def test_a_resume_adds_nothing_and_a_whole_re_execution_does(tmp_path: Path) -> None:
+def test_a_resume_adds_nothing_and_a_whole_re_execution_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Dagster says by a tag, or by the steps that are left, that a run resumes another one."""
-    STORE[:] = [tmp_path.as_uri()]
+    store = tmp_path.as_uri()
+    monkeypatch.setenv("SUMS_STORE", store)
     with dg.instance_for_test() as instance:
         job = dg.reconstructable(sums_job)
         FAILURES[:] = [RuntimeError("killed")]
@@ -379,16 +388,43 @@ def test_a_resume_adds_nothing_and_a_whole_re_execution_does(tmp_path: Path) -> 
         resume = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
         with dg.execute_job(job, instance, reexecution_options=resume) as resumed:
             assert resumed.success
-        assert _state(STORE[0]) == {"ada": 1}
+        assert _state(store) == {"ada": 1}
         whole = dg.ReexecutionOptions(parent_run_id=resumed.run_id)
         with dg.execute_job(job, instance, reexecution_options=whole) as again:
             assert again.success
-        assert _state(STORE[0]) == {"ada": 2}
+        assert _state(store) == {"ada": 2}
         # The last: a retry of Dagster's own, of all steps where its strategy says so.
         for tagged in {"dagster/is_resume_retry": "true"}, {"dagster/retry_number": "1"}:
             with dg.execute_job(job, instance, reexecution_options=whole, tags=tagged) as resumed:
                 assert resumed.success
-            assert _state(STORE[0]) == {"ada": 2}
+            assert _state(store) == {"ada": 2}
+
+
+@pytest.mark.parametrize("tag", ["dagster/retry_number", "dagster/is_asset_resume_retry"])
+def test_a_tag_of_the_run_before_is_no_retry(
+    tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster copies these to whatever a person re-executes: all steps, or those chosen on the page."""
+    monkeypatch.setenv("SUMS_STORE", tmp_path.as_uri())
+    with dg.instance_for_test() as instance:
+        job = dg.reconstructable(sums_job)
+
+        def run_again(before: Any, *steps: str, **tags: str) -> Any:
+            again = dg.ReexecutionOptions(parent_run_id=before.run_id, step_selection=steps)
+            with dg.execute_job(job, instance, reexecution_options=again, tags=tags) as result:
+                return result
+
+        FAILURES[:] = [RuntimeError("killed")]
+        with dg.execute_job(job, instance) as failed:
+            assert not failed.success
+        AFTER[:] = [RuntimeError("killed")]
+        retried = run_again(failed, **{tag: "1"})
+        assert not retried.success
+        assert _state(tmp_path.as_uri()) == {"ada": 1}
+        resumed = run_again(retried, "after", **{tag: "2"})
+        for total, steps in (2, []), (3, ["latest"]):
+            assert run_again(resumed, *steps, **{tag: "2"}).success
+            assert _state(tmp_path.as_uri()) == {"ada": total}
 
 
 PLACES = dg.StaticPartitionsDefinition(["north", "south", "west"])

@@ -6,6 +6,7 @@ execution, and finds its batch done; anything else that Dagster runs again is me
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import dagster as dg
@@ -17,7 +18,9 @@ from dstl_dagster.timeline import Attempt
 
 _RESUMED = ("dagster/is_resume_retry", "dagster/is_asset_resume_retry")
 _RETRY = "dagster/retry_number"
-"""Of a run that Dagster launches after a failure: a person's re-execution of it does not have this tag."""
+"""Of a run that Dagster launches after a failure. As one of `_RESUMED` it is copied to what a person
+re-executes: one that the run before has as well says nothing.
+"""
 
 
 class Rerun(StrEnum):
@@ -29,22 +32,37 @@ class Rerun(StrEnum):
 
 def execution_of(run: dg.DagsterRun, step_key: str, instance: dg.DagsterInstance) -> str:
     """The id of the run, or of the one that it resumes at this step: what has one id is one execution."""
-    while run.parent_run_id is not None and _resumes(run, step_key, instance):
+    while run.parent_run_id is not None:
         parent = instance.get_run_by_id(run.parent_run_id)
+        if not _resumes(run, {} if parent is None else parent.tags, step_key, instance):
+            break
         if parent is None:
             return run.parent_run_id
         run = parent
     return run.run_id
 
 
-def _resumes(run: dg.DagsterRun, step_key: str, instance: dg.DagsterInstance) -> bool:
-    if _RETRY in run.tags or any(run.tags.get(tag) == "true" for tag in _RESUMED):
+def _resumes(
+    run: dg.DagsterRun, before: Mapping[str, str], step_key: str, instance: dg.DagsterInstance
+) -> bool:
+    """`before`: the tags of its parent."""
+    said = [tag for tag in (_RETRY, *_RESUMED) if tag in run.tags]
+    if any(run.tags[tag] != before.get(tag) for tag in said):
         return True
-    # Python's `ReexecutionOptions.from_failure` sets no tag. Chosen steps that had succeeded run anew.
-    if run.step_keys_to_execute is None or run.parent_run_id is None:
-        return False
-    stats = instance.get_run_step_stats(run.parent_run_id, [step_key])
-    return not any(each.status is not None and each.status.value == "SUCCESS" for each in stats)
+    # Python's `ReexecutionOptions.from_failure` sets no tag. Steps that had succeeded run anew.
+    may_resume = bool(said) or run.step_keys_to_execute is not None
+    return may_resume and not _had_succeeded(run, step_key, instance)
+
+
+def _had_succeeded(run: dg.DagsterRun, step_key: str, instance: dg.DagsterInstance) -> bool:
+    """In the last run before this one that tried the step."""
+    before: dg.DagsterRun | None = run
+    while before is not None and before.parent_run_id is not None:
+        for each in instance.get_run_step_stats(before.parent_run_id, [step_key]):
+            if each.status is not None:
+                return each.status.value == "SUCCESS"
+        before = instance.get_run_by_id(before.parent_run_id)
+    return False
 
 
 def require_replaceable(
