@@ -9,20 +9,22 @@ import dagster as dg
 
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import name_in_id
-from dstl_dagster.orchestration.code_location import asset_source
+from dstl_dagster.orchestration.code_location import asset_source, definition_of
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.timeline import BatchKey, Completed, TimelineView
 
 
 def partition_of(context: dg.OpExecutionContext) -> str | None:
-    """The one partition of the run; `None` in a run without partitions.
+    """The one partition of the run; `None` in a run without partitions, and of an asset that has none.
 
     Not by `context.has_partition_key`: a run of a backfill is tagged with a range, so that is False there,
-    even if the range is a single partition.
+    even if the range is a single partition; and of a run for a partition it is True in each asset.
 
     Raises: InvalidInputError where the run covers several partitions.
     """
     if not context.has_partition_key and not context.has_partition_key_range:
+        return None
+    if context.has_assets_def and definition_of(context) is None:
         return None
     covered = context.partition_key_range
     if covered.start != covered.end:

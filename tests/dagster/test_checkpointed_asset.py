@@ -589,6 +589,46 @@ def test_two_assets_of_one_job_stand_side_by_side(store: MemoryStore) -> None:
     assert shown == {"3", "4"}
 
 
+@pytest.mark.parametrize("how", ["function", "ops", "body"])
+def test_without_partitions_each_run_is_a_batch_beside_assets_with_them(how: str, store: MemoryStore) -> None:
+    """The partition, or the range of them, of a run is that of the other assets in it."""
+    number = iter(range(9))
+
+    @dg.asset(partitions_def=DAYS)
+    def day() -> None: ...
+
+    def write(context: Any, changelog: Any) -> Any:
+        with changelog.checkpoint(context, "newest") as batch:
+            batch.write_state(pa.table({"id": [1], "run": [next(number)]}), operator="rows", keys=["id"])
+        return batch.reference
+
+    if how == "function":
+
+        @dstl.checkpointed_asset("newest", keys=["id"], operator="rows", deps=[day])
+        def newest() -> pa.Table:
+            return pa.table({"id": [1], "run": [next(number)]})
+
+    elif how == "ops":
+
+        @dg.op(out=dg.Out(dict))
+        def update(context: dg.OpExecutionContext, changelog: dstl.ChangelogStorageResource) -> dict:  # type: ignore[type-arg]
+            return write(context, changelog)  # type: ignore[no-any-return]
+
+        newest = dstl.build_state_asset("newest", update, deps=[day])
+    else:
+
+        @dg.asset(deps=[day])
+        def newest(context: dg.AssetExecutionContext, changelog: dstl.ChangelogStorageResource) -> None:
+            write(context, changelog)
+
+    for _ in range(2):
+        assert store.run(day, newest, partition=FIRST).success
+    both = {"dagster/asset_partition_range_start": FIRST, "dagster/asset_partition_range_end": SECOND}
+    assert store.run(day, newest, tags=both).success
+    assert store.rows("rows", job="newest") == [{"id": 1, "run": 2}]
+    assert store.event(newest.key).partition is None
+
+
 def test_an_asset_below_another_state_completes_its_own_checkpoint(store: MemoryStore) -> None:
     """Steps 4 to 7 of an asset downstream in the same run are those of another batch."""
     upper = dstl.checkpointed_asset("upper", keys=["id"])(lambda_of_rows())
