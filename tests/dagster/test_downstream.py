@@ -223,6 +223,20 @@ def test_a_page_that_was_wiped_asks_for_nothing(days: Days) -> None:
     assert daemon.asked() == ["3"]
 
 
+def test_started_over_it_begins_with_what_is_retained(days: Days) -> None:
+    """Wherever the checkpoint sensor, which may have started over before, reports by then."""
+    make(days, DAY(1))
+    followed, daemon = CheckpointDaemon(days), Daemon(days)
+    followed.tick()
+    daemon.tick()
+    days.uri += "-new"
+    make(days, DAY(1), DAY(2), DAY(3))
+    for each in (followed, daemon):
+        each.cursor = '{"start_over": true}'
+        each.tick()
+    assert daemon.asked() == ["1", "1", "2", "3"]
+
+
 def test_what_cannot_work_is_refused_where_it_is_built() -> None:
     """And by the cursor's own rules, where it was set by hand."""
     with pytest.raises(InvalidInputError, match="downstream is a job or the name of one, not <"):

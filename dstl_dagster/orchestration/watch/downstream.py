@@ -118,7 +118,7 @@ class _Asking:
         """Raises: as `TimelineFollower.start`."""
         page = Page(self.assets, self.instance)
         start = TimelineFollower(page, self.coordinator, SystemClock()).start(cursor_text)
-        if cursor_text is not None:
+        if cursor_text is not None and not CheckpointCursor.from_text(cursor_text).start_over:
             return replace(start, shown=None)  # a page that is wiped asks for nothing again
         retained = self.coordinator.timeline.tail().retained
         return CheckpointCursor(slot=retained[0].completed.slot - 1) if retained else CheckpointCursor()
