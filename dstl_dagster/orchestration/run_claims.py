@@ -45,13 +45,16 @@ def claim_of_op(
         if context.has_assets_def
         else f"op:{_op_name(context)}"
     )
+    # All that the op makes is one writer, whichever of its assets names it.
+    own = {asset_source(key) for key in context.assets_def.keys} if context.has_assets_def else {by}
+    is_defined = _is_defined(context)
     measure = Measure(_KEYS) if own_key else _measure(definition, ordered=ordered)
     return Claim(
         source or by,
         by,
         measure,
         operators,
-        is_defined=_is_defined(context),
+        is_defined=lambda name: name not in own and is_defined(name),
         ignore_unclaimed=context.run_tags.get(TAG_IGNORE_UNCLAIMED) == "true",
     )
 

@@ -361,6 +361,37 @@ def test_a_part_of_what_an_op_makes_is_no_batch(shop: Shop) -> None:
     assert shop.rows("orders") == {"one": of_days("one", 1), "two": of_days("two", 1)}
 
 
+def test_an_op_that_makes_one_more_asset_is_no_other_source(shop: Shop) -> None:
+    """Its name is that of the first of its assets: under another one, all days would be applied again."""
+    changelog = shop.changelog
+
+    def made(*names: str) -> dg.AssetsDefinition:
+        @dg.multi_asset(specs=[dg.AssetSpec(name, partitions_def=DAYS) for name in names])
+        def all_of_them(context: dg.AssetExecutionContext) -> Any:
+            with changelog.checkpoint(context.op_execution_context, "orders") as batch:
+                if batch.already_in is None:
+                    _write(batch, "rows", _rows("day", context))
+            for name in names:
+                yield dg.MaterializeResult(asset_key=name)
+
+        return all_of_them
+
+    assert shop.run([made("two")], partition_key="2024-01-01") == ""
+    said = shop.run([made("one", "two")], partition_key="2024-01-01")
+    assert "its source 'asset:two' is defined nowhere here" in said
+    command = re.search(r"dstl (checkpoints source --rename \S+);", said)
+    assert command is not None
+    shop.command(*command[1].split(), "--job", "orders", "--yes")
+    for day in ("2024-01-01", "2024-01-02"):
+        assert shop.run([made("one", "two")], partition_key=day) == ""
+    assert shop.rows("orders") == {"rows": of_days("day", 1, 2)}
+    assert [each.idempotency_key for each in shop.changelog.coordinator("orders").list()] == [
+        "2024-01-01",
+        None,
+        "2024-01-02",
+    ]
+
+
 def test_one_source_is_not_two_assets(shop: Shop) -> None:
     """In one code location and in two: refused before a row is read, and once it is meant it goes on."""
     one = shop.plain("one", "orders", "kept", "feed", partitions_def=DAYS)
