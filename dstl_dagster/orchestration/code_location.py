@@ -13,6 +13,9 @@ from dagster_shared.check import CheckError
 from dstl_dagster.checkpoint import Checkpoint
 from dstl_dagster.orchestration.keys import TAG_JOB, TAG_STEP, JobAssets
 
+_NOTHING = "Nothing"
+"""The key of Dagster's type of that name: an input of it waits for a step, and is handed nothing."""
+
 
 def code_location(context: Any) -> dg.RepositoryDefinition | None:
     """The definitions around a run; `None` for an execution in process, which has none."""
@@ -103,6 +106,33 @@ def definition_of(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[Any
 def is_called_directly(context: object) -> bool:
     """Whether a test has built the context of an op: there is no run then."""
     return isinstance(context, BaseDirectExecutionContext)
+
+
+def steps_behind(context: dg.OpExecutionContext, *, by_value: bool = False) -> list[Any]:
+    """The steps that this run executes and that wait for this one, directly or not. `by_value`: those that
+    may have been handed what it returned, and wait not for its end alone.
+    """
+    step = context.get_step_execution_context()
+    own, plan = step.step.key, step.execution_plan
+    behind, before = {own}, set[str]()
+    while behind != before:
+        before = {*behind}
+        behind |= {
+            each.key
+            for each in plan.step_dict.values()
+            for given in each.step_inputs
+            if not (by_value and given.dagster_type_key == _NOTHING) and behind & _given_by(given)
+        }
+    # Not by the plan: in a process of its own it executes one step.
+    chosen = behind if context.run.step_keys_to_execute is None else context.run.step_keys_to_execute
+    executed = behind.intersection(chosen) - {own}
+    return [each for each in plan.step_dict.values() if each.key in executed]
+
+
+def _given_by(given: Any) -> set[str]:
+    """The keys of the steps that an input is of; of a mapped step, or of all mapped ones, another method."""
+    mapped = getattr(given, "get_step_output_handle_deps_with_placeholders", None)
+    return {handle.step_key for handle in (mapped or given.get_step_output_handle_dependencies)()}
 
 
 def step_of(context: dg.OpExecutionContext | dg.OutputContext | dg.InputContext) -> Any:

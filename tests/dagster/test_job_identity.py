@@ -708,7 +708,7 @@ def test_an_op_that_leaves_an_operator_idle_is_named(shop: Shop) -> None:
 
 
 def test_a_block_that_no_later_step_completes_completes_itself(shop: Shop) -> None:
-    """In an op of a plain job; in a run of that op alone of a job of steps."""
+    """In an op of a plain job; in a run of that op alone of a job of steps; before another one's steps."""
     changelog = shop.changelog
 
     @dg.op(out=dg.Out(dict))
@@ -727,3 +727,22 @@ def test_a_block_that_no_later_step_completes_completes_itself(shop: Shop) -> No
     assert steps.execute_in_process(op_selection=["update"]).success
     assert steps.execute_in_process().success
     assert [len(each) for each in shop.rows("orders").values()] == [3]
+
+    @dg.op(out=dg.Out(dict))
+    def customers(context: dg.OpExecutionContext) -> dict[str, Any]:
+        with changelog.checkpoint(context, "customers") as batch:
+            _write(batch, "kept", _rows("op", context))
+        return batch.reference
+
+    @dg.op(ins={"after": dg.In(dg.Nothing)}, out=dg.Out(dict))
+    def sales(context: dg.OpExecutionContext) -> dict[str, Any]:
+        with changelog.checkpoint(context, "sales") as batch:
+            _write(batch, "kept", _rows("op", context))
+        return batch.reference
+
+    @dg.job(resource_defs={"changelog": changelog})
+    def both() -> None:
+        dstl.confirm_op(dstl.persist_op(sales(customers())))
+
+    assert both.execute_in_process().success
+    assert [len(shop.rows(job)["kept"]) for job in ("customers", "sales")] == [1, 1]

@@ -146,6 +146,34 @@ def test_the_same_day_again_changes_nothing(days: Days) -> None:
     assert run.tags["dstl/already_in"] == "1"
 
 
+def test_what_waits_for_a_day_runs_though_that_changes_nothing(days: Days) -> None:
+    """Of an optional output that is not there Dagster skips all that waits for it, under a green run."""
+    failures, ran = [RuntimeError("first")], []
+
+    @dg.asset(partitions_def=days.code.DAYS, deps=[days.code.JOB.state_key])
+    def below() -> None:
+        if failures:
+            raise failures.pop()
+        ran.append(1)
+
+    @dg.asset_check(asset=days.code.JOB.state_key)
+    def fine() -> dg.AssetCheckResult:
+        ran.append(2)
+        return dg.AssetCheckResult(passed=True)
+
+    for success in (False, True):
+        result = dg.materialize(
+            [days.code.build_state(), below, fine],
+            partition_key="2024-01-01",
+            instance=days.instance,
+            resources={"changelog": days.resource()},
+            raise_on_error=False,
+        )
+        assert result.success is success
+    assert sorted(ran) == [1, 2, 2]
+    assert days.kinds() == ["opened", "completed", "committed"]
+
+
 def test_in_a_backfill_the_same_day_again_is_materialized(days: Days) -> None:
     """Dagster starts the next day of a backfill only once this one is."""
     days.run("2024-01-01")
@@ -322,5 +350,20 @@ def test_a_run_and_its_reexecutions_are_one_batch(
         as_a_whole = dg.ReexecutionOptions(parent_run_id=again.run_id)
         with dg.execute_job(job, instance, reexecution_options=as_a_whole) as once_more:
             assert once_more.success
+    days.uri = plain.as_uri()
+    assert days.kinds() == ["opened", "aborted", "opened", "completed", "committed"]
+
+
+def test_a_run_of_the_first_step_alone_completes_its_batch(
+    tmp_path: Path, days: Days, days_code: ModuleType, plain: Path
+) -> None:
+    """As a person chooses it on the page of a failed run: no later step of that run would."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        job = dg.reconstructable(days_code.plain_job)
+        with dg.execute_job(job, instance) as failed:
+            assert not failed.success
+        alone = dg.ReexecutionOptions(parent_run_id=failed.run_id, step_selection=["update"])
+        with dg.execute_job(job, instance, reexecution_options=alone) as again:
+            assert again.success
     days.uri = plain.as_uri()
     assert days.kinds() == ["opened", "aborted", "opened", "completed", "committed"]

@@ -5,7 +5,8 @@ Owns what such a run shows. Does not own whether a batch is applied (`timeline`)
 A retry has to succeed, so such a run does. But a green run with a new materialization looks like a day that
 was made again. The asset therefore gets an observation, if it has the materialization of that checkpoint
 already; without it, as after a run that died behind step 5, the materialization is due. In a backfill it
-always is: Dagster starts the next partition only once this one is materialized.
+always is: Dagster starts the next partition only once this one is materialized. So it is where steps of the
+run wait for the asset: without an output of it Dagster skips them, and the run is green.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import Attempt
 from dstl_dagster.errors import ConflictError, ErrorKind
-from dstl_dagster.orchestration.code_location import code_location, is_called_directly, maintenance_job
+from dstl_dagster.orchestration.code_location import (
+    code_location,
+    is_called_directly,
+    maintenance_job,
+    steps_behind,
+)
 from dstl_dagster.orchestration.keys import TAG_ALREADY_IN, TAG_CHECKPOINT, TAG_FAIL_IF_APPLIED, JobAssets
 from dstl_dagster.orchestration.owners import run_of_owner, step_of_owner
 from dstl_dagster.orchestration.partitions import partition_of
@@ -90,6 +96,8 @@ def observe_if_unchanged(context: dg.OpExecutionContext, assets: JobAssets, appl
     partition = partition_of(context)
     # The tag may be of another job that the run writes too: what is new has no materialization yet.
     if not Page(assets, context.instance).has(assets.state_key, state_version(applied.attempt)):
+        return False
+    if steps_behind(context):
         return False
     # Only a materialization takes away what an earlier run of it left, such as the red of a failure.
     if partition and planned_before(context.instance, assets.state_key, partition, context.run_id):

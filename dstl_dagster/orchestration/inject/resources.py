@@ -24,7 +24,7 @@ from dstl_dagster.changelog import FsStateChangelogStorage
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, ParentCheck
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.keyed import load_report, open_attempt_changelog
-from dstl_dagster.orchestration.code_location import is_called_directly, step_of
+from dstl_dagster.orchestration.code_location import is_called_directly, step_of, steps_behind
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.inject.batch_log import log_application, log_opened, log_persisted, spark_log
 from dstl_dagster.orchestration.inject.opening import (
@@ -452,25 +452,17 @@ def _complete(
 
 
 def _is_completed_later(context: dg.OpExecutionContext) -> bool:
-    """Whether a step of the run that depends on this one, directly or not, is step 4 of the same batch.
+    """Whether a step of the run that is handed what this one returns is step 4 of the same batch.
 
     Else the batch would be in no checkpoint, ever.
     """
     if is_called_directly(context):
         return False
-    step = context.get_step_execution_context()
-    plan = step.execution_plan
-    upstream = plan.get_all_step_deps()
-    behind, found = {step.step.key}, {step.step.key}
-    while found:
-        found = {key for key, deps in upstream.items() if not behind.isdisjoint(deps)} - behind
-        behind |= found
-    own = step.step.node_handle.path[:-1]
-    later = (each for each in plan.step_dict.values() if each.key in behind)
+    own = context.get_step_execution_context().step.node_handle.path[:-1]
     # Another asset's step 4, of a graph that this op is not in, is that of another batch.
     return any(
         (each.tags or {}).get(TAG_STEP) in _FIRST_LATER and own[: len(path)] == path
-        for each in later
+        for each in steps_behind(context, by_value=True)
         for path in [each.node_handle.path[:-1]]
     )
 
