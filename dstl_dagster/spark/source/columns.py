@@ -114,9 +114,9 @@ class FollowedColumns:
         for each in self.read.columns:
             name, field = before[each.column_id].name, now.get(each.column_id)
             if field is None:
-                yield f"{name!r} is gone"
+                yield f"{name!r} is gone (no row changes by that: drop it from a copy, too)"
             elif field.name != name:
-                yield f"{name!r} is now {field.name!r}"
+                yield f"{name!r} is now {field.name!r} (no row changes by that: rename it in a copy, too)"
             elif wider_type(field.type, each.type) != each.type:
                 yield f"{name!r} is now {_sql(field.type)} and was {_sql(each.type)}"
 
