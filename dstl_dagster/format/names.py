@@ -202,8 +202,12 @@ class JobNames:
         """The prefix of this checkpoint's manifests, those of dead attempts included."""
         return f"{self.manifests_prefix}{checkpoint_id:010d}-"
 
-    def attempt_of_manifest(self, name: str) -> uuid.UUID | None:
-        """The attempt in a manifest's name; `None` for a foreign name."""
+    def attempt_of(self, name: str) -> uuid.UUID | None:
+        """The attempt that wrote this manifest, or this object of its folder; `None` for any other name."""
+        if name.startswith(self.attempts_prefix):
+            return _uuid_or_none(name.removeprefix(self.attempts_prefix).partition("/")[0])
+        if not name.startswith(self.manifests_prefix):
+            return None
         match = _MANIFEST.fullmatch(name.removeprefix(self.manifests_prefix))
         return _uuid_or_none(match[2]) if match else None
 
@@ -236,10 +240,6 @@ class JobNames:
 
     def attempt_folder(self, attempt: uuid.UUID) -> str:
         return f"{self.attempts_prefix}{attempt}/"
-
-    def attempt_of_folder(self, name: str) -> uuid.UUID | None:
-        """The attempt whose folder this name is in; `None` for a foreign name."""
-        return _uuid_or_none(name.removeprefix(self.attempts_prefix).partition("/")[0])
 
     def report(self, attempt: uuid.UUID) -> str:
         return f"{self.attempt_folder(attempt)}report"

@@ -13,7 +13,6 @@ look for that record, goes after it. Each object is deleted by the listed genera
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -208,13 +207,7 @@ class _Plan:
 
 def _halves(names: JobNames, own: Iterable[ObjectStat], opened: Iterable[Opened]) -> Iterator[int]:
     """The job's attempts, by the half of their UUIDs that components carry: also of damaged records."""
-    for stat in own:
-        attempt: uuid.UUID | None = None
-        if stat.name.startswith(names.attempts_prefix):
-            attempt = names.attempt_of_folder(stat.name)
-        elif stat.name.startswith(names.manifests_prefix):
-            attempt = names.attempt_of_manifest(stat.name)
+    written = (names.attempt_of(stat.name) for stat in own)
+    for attempt in (*written, *(each.attempt for each in opened)):
         if attempt is not None:
             yield attempt_half(attempt)
-    for each in opened:
-        yield attempt_half(each.attempt)

@@ -53,7 +53,7 @@ def unexplained_manifests(
     """Those of checkpoints after the last that completed, by an attempt that the timeline does not know."""
     first = names.manifests_of(view.highest_id + 1)
     later = [stat.name for stat in found if stat.name >= first]
-    return unexplained([(name, names.attempt_of_manifest(name)) for name in later], view, threads)
+    return unexplained([(name, names.attempt_of(name)) for name in later], view, threads)
 
 
 def unexplained(

@@ -80,8 +80,8 @@ def leftovers(folder: Path) -> list[str]:
     manifests = [stat.name for stat in store.list(names.manifests_prefix)]
     return [
         *components,
-        *(name for name in attempts if names.attempt_of_folder(name) not in alive),
-        *(name for name in manifests if names.attempt_of_manifest(name) not in alive),
+        *(name for name in attempts if names.attempt_of(name) not in alive),
+        *(name for name in manifests if names.attempt_of(name) not in alive),
     ]
 
 

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from dstl_dagster.checkpoint.job import Job
 from dstl_dagster.checkpoint.steps.clean_up import CleanUp, collect_garbage
@@ -206,13 +207,10 @@ def _attempts_seen(store: ObjectStore, names: JobNames) -> tuple[dict[uuid.UUID,
     """The attempts that have objects of this job, each with the name of one; and those with a manifest."""
     found: dict[uuid.UUID, str] = {}
     recorded = set()
-    for stat in store.list(names.attempts_prefix):
-        attempt = names.attempt_of_folder(stat.name)
+    for stat in chain(store.list(names.attempts_prefix), store.list(names.manifests_prefix)):
+        attempt = names.attempt_of(stat.name)
         if attempt is not None:
             found.setdefault(attempt, stat.name)
-    for stat in store.list(names.manifests_prefix):
-        attempt = names.attempt_of_manifest(stat.name)
-        if attempt is not None:
-            found.setdefault(attempt, stat.name)
-            recorded.add(attempt)
+            if stat.name.startswith(names.manifests_prefix):
+                recorded.add(attempt)
     return found, recorded

@@ -186,20 +186,15 @@ def halves_to_look_up(names: JobNames, listed: Iterable[ObjectStat], fates: Atte
 
 
 def _half_of(names: JobNames, name: str) -> int | None:
-    if name.startswith(names.attempts_prefix):
-        attempt = names.attempt_of_folder(name)
-    elif name.startswith(names.manifests_prefix):
-        attempt = names.attempt_of_manifest(name)
-    else:
+    if not name.startswith(names.root):
         return attempt_of_component(name)
+    attempt = names.attempt_of(name)
     return None if attempt is None else attempt_half(attempt)
 
 
 def _attempt_of(names: JobNames, name: str, fates: AttemptFates) -> uuid.UUID | None:
-    if name.startswith(names.attempts_prefix):
-        return names.attempt_of_folder(name)
-    if name.startswith(names.manifests_prefix):
-        return names.attempt_of_manifest(name)
+    if name.startswith(names.root):
+        return names.attempt_of(name)
     return fates.by_half(attempt_of_component(name))
 
 
