@@ -1,4 +1,6 @@
-"""Arrow record batches as the bytes of a file, on any stream. Owns formats and encoders, not names or Spark.
+"""Arrow record batches as the bytes of a file, on any stream, and the layout of rows in files.
+
+Owns formats, encoders, and what of a layout goes together. Does not own names or Spark.
 
 Line formats (`jsonl`, `csv`, `text`) arrive as one text column, a line per row, written by Spark SQL, so
 their bytes are Spark's own. They can be joined: two files concatenated are a file, compressed ones too.
@@ -7,8 +9,9 @@ their bytes are Spark's own. They can be joined: two files concatenated are a fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 import numpy as np
@@ -60,40 +63,65 @@ def checked_format(file_format: str) -> str:
     return file_format
 
 
-def is_one_file(file_format: str, single_file: bool | None) -> bool:
-    """Whether all tasks write parts of one file; `None`: if the format can. Raises: InvalidInputError."""
-    joins = checked_format(file_format) in LINE_FORMATS
-    if single_file and not joins:
-        raise InvalidInputError(
-            f"{file_format} files cannot be joined from parts: leave out single_file, or write one of "
-            f"{', '.join(LINE_FORMATS)}"
-        )
-    return joins if single_file is None else single_file
+@dataclass(frozen=True)
+class FileLayout:
+    """How the rows of one write become files.
 
-
-def check_files(
-    *, mode: str, joined: bool, partition_by: Sequence[str], success: bool, most_rows: int | None
-) -> None:
-    """Pass if these go together. `joined`: the parts, to one file or one in each folder.
-
-    Raises: InvalidInputError.
+    Attributes:
+        file_format: one of `EXTENSIONS`.
+        compression: a codec of the format; `none`: not compressed.
+        one_file: the tasks write parts of one file, or of one in each folder of values.
+        partition_by: the columns whose values name folders.
+        most_rows: of a file; `None`: any number.
+        mode: what happens if a folder of parts holds files already.
+        success: the folder gets an empty `_SUCCESS`.
     """
-    if mode not in ("error", "append"):
-        raise InvalidInputError(
-            f"mode is error or append, not {mode!r}: a published file is never overwritten"
-        )
-    if most_rows is not None and (joined or most_rows < 1):
-        raise InvalidInputError(
-            f"max_records_per_file is of files that are not joined, 1 or more, not {most_rows}: set "
-            "single_file to false with it"
-        )
-    if joined and not partition_by and (success or mode == "append"):
-        what = "success=True" if success else 'mode="append"'
-        raise InvalidInputError(f"{what} is of a folder of parts, and this is one file: leave it out")
-    if success and mode == "append":
-        raise InvalidInputError(
-            "a folder that is appended to may have its _SUCCESS already: leave out success"
-        )
+
+    file_format: str
+    compression: str
+    one_file: bool
+    partition_by: tuple[str, ...] = ()
+    most_rows: int | None = None
+    mode: str = "error"
+    success: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        file_format: str,
+        compression: str | None,
+        single_file: bool | None,
+        partition_by: tuple[str, ...],
+        most_rows: int | None,
+        mode: str,
+        success: bool,
+    ) -> FileLayout:
+        """Arguments as of `write_files`. Raises: InvalidInputError for what does not go together."""
+        joins = checked_format(file_format) in LINE_FORMATS
+        if single_file and not joins:
+            raise InvalidInputError(
+                f"{file_format} files cannot be joined from parts: leave out single_file, or write one of "
+                f"{', '.join(LINE_FORMATS)}"
+            )
+        joined = joins if single_file is None else single_file
+        if mode not in ("error", "append"):
+            raise InvalidInputError(
+                f"mode is error or append, not {mode!r}: a published file is never overwritten"
+            )
+        if most_rows is not None and (joined or most_rows < 1):
+            raise InvalidInputError(
+                f"max_records_per_file is of files that are not joined, 1 or more, not {most_rows}: set "
+                "single_file to false with it"
+            )
+        if joined and not partition_by and (success or mode == "append"):
+            what = "success=True" if success else 'mode="append"'
+            raise InvalidInputError(f"{what} is of a folder of parts, and this is one file: leave it out")
+        if success and mode == "append":
+            raise InvalidInputError(
+                "a folder that is appended to may have its _SUCCESS already: leave out success"
+            )
+        codec = checked_compression(file_format, compression)
+        return cls(file_format, codec, joined, partition_by, most_rows, mode, success)
 
 
 def checked_compression(file_format: str, compression: str | None) -> str:

@@ -20,9 +20,15 @@ from pyspark import TaskContext
 from dstl_dagster.concurrency import gather
 from dstl_dagster.errors import DstlError, InternalError
 from dstl_dagster.keyed import FileReport
-from dstl_dagster.recoverable import GSRecoverableWriter
+from dstl_dagster.recoverable import GSBlobIdentifier, GSRecoverableWriter
 from dstl_dagster.settings import JobOptions
-from dstl_dagster.spark.dataframes.file_formats import Encoder, compressed
+from dstl_dagster.spark.dataframes.file_formats import (
+    Encoder,
+    FileLayout,
+    check_name,
+    compressed,
+    extension_of,
+)
 from dstl_dagster.spark.dataframes.hive_folders import Values, by_folder, folders_of
 from dstl_dagster.spark.dataframes.outcomes import outcome_row
 from dstl_dagster.spark.errors import refusal
@@ -40,34 +46,40 @@ class FileNames:
 
     Attributes:
         target: the one file, or the folder.
-        extension: of the files in the folder; empty: there is one file.
-        one_file: the tasks write parts of one file, or of one in each folder of values.
-        partition_by: the columns whose values name the folders below the target.
-        most_rows: of a file; `None`: any number.
         appended_by: the attempt in the names, since the folder holds files of others; empty: none.
     """
 
     bucket: str
     target: str
-    extension: str = ""
-    one_file: bool = False
-    partition_by: tuple[str, ...] = ()
-    most_rows: int | None = None
+    layout: FileLayout
     appended_by: str = ""
+
+    @classmethod
+    def at(cls, target: GSBlobIdentifier, layout: FileLayout, attempt: Attempt) -> FileNames:
+        """Those of an attempt at this target. Raises: InvalidInputError for a name that belies the
+        compression.
+        """
+        appended_by = f"-{attempt.attempt}" if layout.mode == "append" else ""
+        names = cls(target.bucket_name, target.object_name, layout, appended_by)
+        if names.is_one:
+            check_name(names.target.rpartition("/")[2], layout.file_format, layout.compression)
+        return names
 
     @property
     def is_one(self) -> bool:
         """Whether there is one file, and no folder."""
-        return not self.extension
+        return self.layout.one_file and not self.layout.partition_by
 
     def of(self, values: Values, task: int, number: int = 0) -> str:
         """`number`: of the file among those of a task in a folder of these values."""
+        layout = self.layout
         if self.is_one:
             return self.target
-        part = f"part-{0 if self.one_file else task:05d}{self.appended_by}"
-        counted = "" if self.most_rows is None else f".c{number:03d}"
-        folders = [self.target, *([folders_of(self.partition_by, values)] if values else [])]
-        return "/".join([*folders, f"{part}{counted}{self.extension}"])
+        part = f"part-{0 if layout.one_file else task:05d}{self.appended_by}"
+        counted = "" if layout.most_rows is None else f".c{number:03d}"
+        folders = [self.target, *([folders_of(layout.partition_by, values)] if values else [])]
+        extension = extension_of(layout.file_format, layout.compression)
+        return "/".join([*folders, f"{part}{counted}{extension}"])
 
 
 @dataclass(frozen=True)
@@ -75,18 +87,14 @@ class FileJob:
     """How to write files of one kind under one attempt, in any process.
 
     Attributes:
-        names: of the files.
-        file_format: recorded in the reports.
+        names: of the files, by their layout.
         encoder: rows to bytes.
-        compression: a checked one, of the format.
         header: at the beginning of each file; may be empty. Of a file of many tasks the driver writes it.
         options: of the job: names of temporary objects, chunk size, requests.
     """
 
     attempt: Attempt
     names: FileNames
-    file_format: str
-    compression: str
     encoder: Encoder
     header: bytes
     options: JobOptions
@@ -98,8 +106,9 @@ class FileJob:
 
         Raises: InvalidInputError, UnavailableError.
         """
-        rows = by_folder(batches, len(self.names.partition_by))
-        header = b"" if self.names.one_file else self.header
+        layout = self.names.layout
+        rows = by_folder(batches, len(layout.partition_by))
+        header = b"" if layout.one_file else self.header
         with counted_store(self.attempt.store_uri, meter, self.options.files) as store:
             for (values, number), found in groupby(self._numbered(rows), key=itemgetter(0)):
                 name = self.names.of(values, task, number)
@@ -113,20 +122,21 @@ class FileJob:
     def _written(
         self, store: ObjectStore, name: str, header: bytes, batches: Iterator[pa.RecordBatch]
     ) -> FileReport:
+        layout = self.names.layout
         writer = GSRecoverableWriter(store, self.options.files, attempt=self.attempt.attempt)
         opened = writer.open(store.in_bucket(self.names.bucket).uri_of(name))
-        with opened as stream, compressed(stream, self.file_format, self.compression) as inner:
+        with opened as stream, compressed(stream, layout.file_format, layout.compression) as inner:
             if header:
                 inner.write(header)
             rows = self.encoder(inner, batches)
         recoverable = stream.close_for_commit().recoverable
-        return FileReport(recoverable, stream.components, rows=rows, format=self.file_format)
+        return FileReport(recoverable, stream.components, rows=rows, format=layout.file_format)
 
     def _numbered(
         self, rows: Iterable[tuple[Values, pa.RecordBatch]]
     ) -> Iterator[tuple[tuple[Values, int], pa.RecordBatch]]:
         """Rows with the values of their folder, and the number of their file in it."""
-        most = self.names.most_rows
+        most = self.names.layout.most_rows
         folder, count = None, 0
         for values, batch in rows:
             if values != folder:

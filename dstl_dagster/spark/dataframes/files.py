@@ -25,14 +25,11 @@ from dstl_dagster.settings import JobOptions, Options, parse_names
 from dstl_dagster.spark.dataframes.file_formats import (
     LINE_FORMATS,
     Encoder,
+    FileLayout,
     FileMode,
-    check_files,
-    check_name,
-    checked_compression,
+    checked_format,
     encode_lines,
     encoder_of,
-    extension_of,
-    is_one_file,
 )
 from dstl_dagster.spark.dataframes.file_tasks import FileJob, FileNames, WriteFileTask
 from dstl_dagster.spark.dataframes.outcomes import run_tasks
@@ -108,23 +105,20 @@ def write_files(
     Raises: InvalidInputError (kind `unsupported_type` naming the column, or a kind that says what else is
     wrong with the call), ConflictError (kind `foreign_object`, before anything runs), UnavailableError.
     """
-    one_file = is_one_file(format, single_file)
-    given = _options_of(format, options)
-    compression = checked_compression(format, given.pop("compression", None))
+    given = _options_of(checked_format(format), options)
     if not df.columns:
         raise InvalidInputError("a DataFrame without columns cannot be written to a file")
     wanted = JobOptions.of(job_options)
     within = partition_columns(df.schema, partition_by)
-    check_files(
-        mode=mode, joined=one_file, partition_by=within, success=success, most_rows=max_records_per_file
-    )
+    codec = given.pop("compression", None)
+    layout = FileLayout.of(format, codec, single_file, within, max_records_per_file, mode, success)
     columns = without(df.schema, within)
     header = _header(df.sparkSession, columns.names, given) if format == "csv" else b""
     if format in LINE_FORMATS:
         encoder: Encoder = encode_lines
         rows = df.select(_line(columns, format, given).alias("line"), *map(_as_text, within))
     else:
-        encoder = table_encoder(columns, format, compression)
+        encoder = table_encoder(columns, layout)
         # By position: Spark cannot resolve every name (dots, backticks). The encoder has the names.
         places = {name: f"c{place}" for place, name in enumerate(df.columns)}
         rows = df.toDF(*places.values())
@@ -132,23 +126,14 @@ def write_files(
             texts = [f"CAST({places[name]} AS STRING)" for name in within]
             rows = rows.selectExpr(*[places[name] for name in columns.names], *texts)
     with _open(attempt, wanted) as (work, earlier, store, meter):
-        names = names_in(
-            target_of(uri, store),
-            format,
-            compression,
-            one_file=one_file,
-            partition_by=within,
-            most_rows=max_records_per_file,
-            appended_by=work if mode == "append" else None,
-        )
-        if mode == "error":
-            check_free(names, store, earlier)
-        job = FileJob(work, names, format, compression, encoder, header, wanted)
+        names = FileNames.at(target_of(uri, store), layout, work)
+        check_free(names, store, earlier)
+        job = FileJob(work, names, encoder, header, wanted)
         found = run_tasks(rows, WriteFileTask(job), progress)
         meter.add(cost_of(found))
         done = sorted((each for each in found if "report" in each), key=lambda each: int(each["partition"]))
         parts = [FileReport.from_json(outcome["report"]) for outcome in done]
-        return tuple(files_of_parts(job, parts, store, success=success))
+        return tuple(files_of_parts(job, parts, store))
 
 
 @contextmanager
@@ -168,17 +153,15 @@ def _open(
         yield work, (), metered(store, meter), meter
 
 
-def files_of_parts(
-    job: FileJob, parts: Sequence[FileReport], store: ObjectStore, *, success: bool
-) -> list[FileReport]:
+def files_of_parts(job: FileJob, parts: Sequence[FileReport], store: ObjectStore) -> list[FileReport]:
     """The files of a write from what its tasks wrote, in the order of the tasks.
 
     With parts joined behind a header, one file without rows if there are none, and an empty `_SUCCESS`, which
     `checkpoint` publishes last.
     """
-    names = job.names
-    without_rows = [] if names.partition_by else [names.of((), 0)]
-    if names.one_file:
+    names, layout = job.names, job.names.layout
+    without_rows = [] if layout.partition_by else [names.of((), 0)]
+    if layout.one_file:
         by_name: dict[str, list[FileReport]] = {name: [] for name in without_rows}
         for part in parts:
             by_name.setdefault(part.object_name, []).append(part)
@@ -188,33 +171,11 @@ def files_of_parts(
         ]
     else:
         files = [*(parts or job.write_empty(without_rows, store))]
-    if success:
-        empty = replace(job, file_format="text", compression="none", encoder=encode_lines, header=b"")
+    if layout.success:
+        as_text = replace(names, layout=replace(layout, file_format="text", compression="none"))
+        empty = replace(job, names=as_text, encoder=encode_lines, header=b"")
         files += empty.write_empty([f"{names.target}/{SUCCESS_FILE}"], store)
     return files
-
-
-def names_in(
-    target: GSBlobIdentifier,
-    file_format: str,
-    compression: str,
-    *,
-    one_file: bool,
-    partition_by: tuple[str, ...],
-    most_rows: int | None,
-    appended_by: Attempt | None,
-) -> FileNames:
-    """The names of the files at this target. `appended_by`: names that no other attempt has.
-
-    Raises: InvalidInputError for a name that belies the compression.
-    """
-    place = target.bucket_name, target.object_name
-    if one_file and not partition_by:
-        check_name(target.object_name.rpartition("/")[2], file_format, compression)
-        return FileNames(*place, one_file=True)
-    whose = "" if appended_by is None else f"-{appended_by.attempt}"
-    extension = extension_of(file_format, compression)
-    return FileNames(*place, extension, one_file, partition_by, most_rows, whose)
 
 
 def partition_columns(schema: st.StructType, named: Sequence[str]) -> tuple[str, ...]:
@@ -249,15 +210,15 @@ def _as_text(name: str) -> Column:
     return exact_column(name).cast("string")
 
 
-def table_encoder(schema: st.StructType, file_format: str, compression: str) -> Encoder:
+def table_encoder(schema: st.StructType, layout: FileLayout) -> Encoder:
     """The encoder of rows of this schema, which Spark reads back from Parquet as it is, with its comments.
 
     Raises: InvalidInputError.
     """
-    columns = arrow_schema(schema, f"{file_format} file")
-    if file_format == "parquet":
+    columns = arrow_schema(schema, f"{layout.file_format} file")
+    if layout.file_format == "parquet":
         columns = columns.with_metadata({"org.apache.spark.sql.parquet.row.metadata": schema.json()})
-    return encoder_of(file_format, columns, compression)
+    return encoder_of(layout.file_format, columns, layout.compression)
 
 
 def lines(
@@ -362,10 +323,13 @@ def target_of(uri: str, store: ObjectStore) -> GSBlobIdentifier:
 
 
 def check_free(names: FileNames, store: ObjectStore, earlier: Sequence[FileReport] = ()) -> None:
-    """Pass if nothing is at the target. `earlier`: what this checkpoint writes already.
+    """Pass if nothing is at the target, unless it is appended to. `earlier`: what this checkpoint writes
+    already.
 
     Raises: ConflictError (kind `foreign_object`).
     """
+    if names.layout.mode == "append":
+        return
     within, name = store.in_bucket(names.bucket), names.target
     there = within.stat(name) if names.is_one else next(within.list(f"{name}/"), None)
     final = [each.recoverable.final_blob_identifier for each in earlier]

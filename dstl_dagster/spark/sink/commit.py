@@ -193,7 +193,7 @@ def _file_reports(
 ) -> list[FileReport]:
     found = sorted((each for each in outcomes if "files" in each), key=lambda each: int(each["partition"]))
     parts = [FileReport.from_json(file) for outcome in found for file in outcome["files"]]
-    return files_of_parts(sink.job_for(micro_batch), parts, store, success=sink.success)
+    return files_of_parts(sink.job_for(micro_batch), parts, store)
 
 
 def _attempt_of(outcomes: Iterable[Outcome]) -> Attempt | None:

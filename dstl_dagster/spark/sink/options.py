@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final
 
 from dstl_dagster.checkpoint import Claim
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.keyed import Measure
 from dstl_dagster.settings import JobOptions, StateTtlConfig, parse_bool, parse_int, parse_user_metadata
 from dstl_dagster.spark.dataframes.file_formats import (
-    FileMode,
-    check_files,
-    checked_compression,
+    FileLayout,
     checked_format,
-    is_one_file,
 )
 from dstl_dagster.spark.option_names import names_of, own_and_job_options
 from dstl_dagster.spark.streaming.micro_batches import MicroBatch
@@ -54,11 +51,9 @@ class SinkOptions:
         replace: as in `write_state`: true by `mode("overwrite")`, or the text of option `replaceWhere`.
         ttl: from options `ttl` (`30 d`, or `disabled`) and `ttl_column`, by event time; `None`: as before.
         case_sensitive: whether column names may differ only in case. Spark does not pass it on.
-        path, file_format, single_file: as in `write_files`; a stream's path contains `{batch}`.
+        path: as in `write_files`; a stream's contains `{batch}`.
+        layout: of the files; `None` for state.
         header_line: written before the lines of each file of `csv` or `text`.
-        compression: a checked one, of the format.
-        mode, success, partition_by: as in `write_files`.
-        most_rows: of a file, from option `maxRecordsPerFile`.
         user_metadata: of each checkpoint of the write; may be empty.
         idempotency_key: identifies a batch; a stream has its own.
         adopt_after: `<query id>:<batch id>` of the last micro-batch, to continue from it with another query.
@@ -78,14 +73,8 @@ class SinkOptions:
     ttl: StateTtlConfig | None = None
     case_sensitive: bool = False
     path: str | None = None
-    file_format: str = "parquet"
-    single_file: bool = False
+    layout: FileLayout | None = None
     header_line: str = ""
-    compression: str = "none"
-    mode: FileMode = "error"
-    success: bool = False
-    partition_by: tuple[str, ...] = ()
-    most_rows: int | None = None
     user_metadata: str = ""
     idempotency_key: str | None = None
     adopt_after: str | None = None
@@ -100,18 +89,7 @@ class SinkOptions:
         given, job_options = own_and_job_options(options, _KNOWN, "writing")
         _refuse_misfits(given, streaming=streaming)
         _refuse_wrong_mode(given, overwrite=overwrite)
-        groups, single_file = given.get("max_parallelism"), given.get("single_file")
-        file_format = checked_format(given.get("file_format", "parquet"))
-        one_file = is_one_file(
-            file_format, None if single_file is None else parse_bool("single_file", single_file)
-        )
-        mode, success = given.get("mode", "error"), parse_bool("success", given.get("success", "false"))
-        partition_by = names_of(given.get("partition_by", ""), "partition_by")
-        most_rows = parse_int("maxRecordsPerFile", given[_MOST_ROWS]) if _MOST_ROWS in given else None
-        if given.get("path") is not None:
-            check_files(
-                mode=mode, joined=one_file, partition_by=partition_by, success=success, most_rows=most_rows
-            )
+        groups = given.get("max_parallelism")
         return cls(
             store=_required(given, "store"),
             job=_required(given, "job"),
@@ -123,14 +101,8 @@ class SinkOptions:
             ttl=StateTtlConfig.from_texts(given.get("ttl"), given.get("ttl_column")),
             case_sensitive=parse_bool("case_sensitive", given.get("case_sensitive", "false")),
             path=given.get("path"),
-            file_format=file_format,
-            single_file=one_file,
+            layout=_layout(given) if "path" in given else None,
             header_line=given.get("header_line", ""),
-            compression=checked_compression(file_format, given.get("compression")),
-            mode=cast("FileMode", mode),
-            success=success,
-            partition_by=partition_by,
-            most_rows=most_rows,
             user_metadata=parse_user_metadata("userMetadata", told) if (told := given.get(_METADATA)) else "",
             idempotency_key=given.get("idempotency_key"),
             adopt_after=given.get("adopt_after"),
@@ -217,6 +189,19 @@ def _check_files(given: Mapping[str, str], path: str, *, streaming: bool) -> Non
     for mark in (BATCH, QUERY):
         if not streaming and mark in path:
             raise InvalidInputError(f"{mark} in path is of a stream, and this is a batch: write a name")
+
+
+def _layout(given: Mapping[str, str]) -> FileLayout:
+    single_file = given.get("single_file")
+    return FileLayout.of(
+        given.get("file_format", "parquet"),
+        given.get("compression"),
+        None if single_file is None else parse_bool("single_file", single_file),
+        names_of(given.get("partition_by", ""), "partition_by"),
+        parse_int("maxRecordsPerFile", given[_MOST_ROWS]) if _MOST_ROWS in given else None,
+        given.get("mode", "error"),
+        parse_bool("success", given.get("success", "false")),
+    )
 
 
 def _required(given: Mapping[str, str], option: str) -> str:

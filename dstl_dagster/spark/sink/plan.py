@@ -26,10 +26,9 @@ from dstl_dagster.checkpoint import (
 )
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark.dataframes.file_formats import LINE_FORMATS, Encoder, encode_lines
-from dstl_dagster.spark.dataframes.file_tasks import FileJob
+from dstl_dagster.spark.dataframes.file_tasks import FileJob, FileNames
 from dstl_dagster.spark.dataframes.files import (
     check_free,
-    names_in,
     partition_columns,
     table_encoder,
     target_of,
@@ -68,12 +67,10 @@ class FileSink:
         job: how a task writes its partition; its names have `{batch}` and `{query}` in place of a
             micro-batch's ids.
         order: of the columns of the rows, as the job takes them.
-        success: whether the folder gets a `_SUCCESS`.
     """
 
     job: FileJob
     order: tuple[str, ...]
-    success: bool = False
 
     def job_for(self, micro_batch: MicroBatch | None) -> FileJob:
         """The job with the names of this micro-batch; `None`: of a single write."""
@@ -144,7 +141,7 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
             # Before the attempt opens, so that a write which is refused leaves no trace.
             not_opened = Attempt(0, uuid.UUID(int=0), None, options.job, store.uri)
             sink = sink_of(options, schema, Batch(coordinator, not_opened, parent))
-            if isinstance(sink, FileSink) and key is not None and options.mode == "error":
+            if isinstance(sink, FileSink) and key is not None:
                 check_free(sink.job.names, store)
 
         if key is None:
@@ -197,7 +194,9 @@ def _state_sink(options: SinkOptions, operator: str, schema: st.StructType, batc
 def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) -> FileSink:
     """How the files of these options are written. Raises: InvalidInputError."""
     assert options.path is not None
-    within = partition_columns(schema, options.partition_by)
+    assert options.layout is not None
+    within = partition_columns(schema, options.layout.partition_by)
+    layout = replace(options.layout, partition_by=within)
     for name in within:
         if not isinstance(schema[name].dataType, _WITH_ONE_TEXT):
             raise InvalidInputError(
@@ -205,27 +204,18 @@ def _file_sink(options: SinkOptions, schema: st.StructType, attempt: Attempt) ->
                 f'does, by df.withColumn({name!r}, df[{name!r}].cast("string"))'
             )
     columns = without(schema, within)
-    if options.file_format in LINE_FORMATS:
+    if layout.file_format in LINE_FORMATS:
         if len(columns) != 1 or type(columns[0].dataType) is not st.StringType:
             also = f", partition_by={list(within)}" if within else ""
             raise InvalidInputError(
-                f"a {options.file_format} sink takes one text column with the lines: "
-                f'write lines(df, "{options.file_format}"{also}) of dstl_dagster.spark'
+                f"a {layout.file_format} sink takes one text column with the lines: "
+                f'write lines(df, "{layout.file_format}"{also}) of dstl_dagster.spark'
             )
         encoder: Encoder = encode_lines
     else:
-        encoder = table_encoder(columns, options.file_format, options.compression)
+        encoder = table_encoder(columns, layout)
     with closing(open_shared_store(options.store, options.job_options)) as store:
         target = target_of(options.path, store)
-    names = names_in(
-        target,
-        options.file_format,
-        options.compression,
-        one_file=options.single_file,
-        partition_by=within,
-        most_rows=options.most_rows,
-        appended_by=attempt if options.mode == "append" else None,
-    )
+    names = FileNames.at(target, layout, attempt)
     header = f"{options.header_line}\n".encode() if options.header_line else b""
-    how = options.file_format, options.compression, encoder, header, options.job_options
-    return FileSink(FileJob(attempt, names, *how), (*columns.names, *within), success=options.success)
+    return FileSink(FileJob(attempt, names, encoder, header, options.job_options), (*columns.names, *within))
