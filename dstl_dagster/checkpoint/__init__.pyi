@@ -20,6 +20,7 @@ from dstl_dagster.checkpoint.steps.components import (
     listed_components as listed_components,
 )
 from dstl_dagster.checkpoint.steps.compose_commit import SUCCESS_FILE as SUCCESS_FILE
+from dstl_dagster.checkpoint.steps.trigger import Opening as Opening
 from dstl_dagster.keyed import (
     FileReport as FileReport,
     Manifest as Manifest,

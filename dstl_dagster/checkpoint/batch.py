@@ -13,7 +13,6 @@ Owns the order of a batch's steps, and aborting an attempt that cannot continue.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +21,8 @@ from typing import Any, Protocol
 
 from dstl_dagster.checkpoint.claims import Claim
 from dstl_dagster.checkpoint.coordinator import CheckpointCoordinator
-from dstl_dagster.checkpoint.job import Checkpoint, ParentCheck
+from dstl_dagster.checkpoint.job import Checkpoint
+from dstl_dagster.checkpoint.steps.trigger import Opening
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, InvalidInputError
 from dstl_dagster.format import StateTtl
@@ -50,7 +50,7 @@ from dstl_dagster.storage import (
     CostMeter,
     RunningCost,
 )
-from dstl_dagster.timeline import Attempt, BatchKeyLike
+from dstl_dagster.timeline import Attempt
 
 log = logging.getLogger(__name__)
 
@@ -118,29 +118,22 @@ class Batch:
     def open(
         cls,
         coordinator: CheckpointCoordinator,
+        opening: Opening | None = None,
         *,
-        idempotency_key: BatchKeyLike = None,
-        take_over: bool | uuid.UUID = False,
-        check: ParentCheck | None = None,
-        claim: Claim | None = None,
-        anew: bool = False,
         clock: Clock | None = None,
         cost: RunningCost | None = None,
     ) -> Batch:
-        """Step 1, on the checkpoint that `check` was called with.
+        """Step 1, on the checkpoint that the opening's `check` was called with.
 
-        `anew`: as of `CheckpointCoordinator.open`. `claim`: refused, before `check` is called, if it does not
-        fit the parent. `cost`: of step 1, from where the caller began with the batch.
+        `cost`: of step 1, from where the caller began with the batch.
 
-        Raises: as `CheckpointCoordinator.trigger` and `Claim.check`, and what `check` raises; no attempt is
-        open then.
+        Raises: as `CheckpointCoordinator.open`.
         """
         clock = clock or SystemClock()
         began_seconds = clock.monotonic_seconds()
         cost = cost or coordinator.running_cost()
-        attempt, parent = coordinator.open(
-            take_over, idempotency_key=idempotency_key, check=check, claim=claim, anew=anew
-        )
+        attempt, parent = coordinator.open(opening)
+        claim = None if opening is None else opening.claim
         batch = cls(coordinator, attempt, parent, clock=clock, claim=claim, trigger=cost.so_far())
         batch._began_seconds = began_seconds
         server_now = coordinator.store.server_time()  # in an answer of just now

@@ -20,6 +20,7 @@ from dstl_dagster.checkpoint.restore import RestorePlan
 from dstl_dagster.checkpoint.steps import adopt, clean_up, compose_commit, confirm, record, trigger
 from dstl_dagster.checkpoint.steps.clean_up import CleanUp
 from dstl_dagster.checkpoint.steps.persist import Files, Handles, as_operator_reports
+from dstl_dagster.checkpoint.steps.trigger import Opening
 from dstl_dagster.clock import Clock
 from dstl_dagster.concurrency import Progress
 from dstl_dagster.errors import InvalidInputError
@@ -94,28 +95,12 @@ class CheckpointCoordinator(CheckpointReader):
         """
         return trigger.trigger(self._job, self._owner, take_over, idempotency_key, expected_parent)
 
-    def open(
-        self,
-        take_over: bool | uuid.UUID = False,
-        *,
-        idempotency_key: BatchKeyLike = None,
-        check: ParentCheck | None = None,
-        claim: Claim | None = None,
-        anew: bool = False,
-    ) -> tuple[Attempt, Checkpoint | None]:
+    def open(self, opening: Opening | None = None) -> tuple[Attempt, Checkpoint | None]:
         """Step 1 for a caller that must see the parent first: the attempt, and the checkpoint it builds on.
 
-        `check` is called with the parent (`None` for a job's first) after earlier decisions are finished and
-        before anything is opened; if it raises, or `claim` does not fit the parent, nothing is opened. The
-        attempt opens on exactly that parent.
-
-        With `anew`, where the last checkpoint holds this batch, that is applied again: on the state before
-        it, in one checkpoint, which stands in its place. `check`, `claim` and the caller see what that one
-        builds on.
-
-        Raises: as `trigger` and `Claim.check`, and what `check` raises.
+        Raises: as `trigger` and `Claim.check`, and what the opening's `check` raises; nothing is opened then.
         """
-        return trigger.open_attempt(self._job, self._owner, take_over, idempotency_key, check, claim, anew)
+        return trigger.open_attempt(self._job, self._owner, opening or Opening())
 
     def applied_batch(self, key: BatchKey | None, claim: Claim | None = None) -> Attempt | None:
         """The attempt that completed this batch; `None` if none did. Before it says so, `claim` is held
@@ -139,7 +124,7 @@ class CheckpointCoordinator(CheckpointReader):
         """Step 1 without its decision: the attempt that `begin` opens, and the checkpoint it builds on.
 
         For a caller that learns only in its tasks whether the batch may run. Finishes earlier decisions, as
-        `trigger` does. `check` and `claim` are as in `open`.
+        `trigger` does. `check` and `claim`: as of `Opening`.
 
         Raises: as `Claim.check`, and what `check` raises.
         """

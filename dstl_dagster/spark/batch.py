@@ -8,7 +8,6 @@ once a DataFrame is there: a program that works with pandas, Polars or Arrow nee
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from types import TracebackType
@@ -19,8 +18,8 @@ from dstl_dagster.checkpoint import (
     Batch,
     Checkpoint,
     CheckpointCoordinator,
-    Claim,
     FileReport,
+    Opening,
     OperatorReport,
     ParentCheck,
 )
@@ -33,7 +32,7 @@ from dstl_dagster.recoverable import GSRecoverableWriterCommitter
 from dstl_dagster.settings import JobOptions, Options, StateTtlConfig, parse_int
 from dstl_dagster.spark.stores import read_cost_of
 from dstl_dagster.storage import ObjectStore, RunningCost, open_store
-from dstl_dagster.timeline import BatchKey, BatchKeyLike
+from dstl_dagster.timeline import BatchKey
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -71,8 +70,8 @@ def open_batch(
         idempotency_key: identifies the batch, which is applied once.
         owner: of the attempt. A program that is started again under the same owner fences the attempt that it
             left open; by default each is an owner of its own.
-        take_over: fence another owner's attempt.
-        check, progress: as for `CheckpointBatch`.
+        take_over, check: as of `Opening`.
+        progress: as for `CheckpointBatch`.
         clean_up_every: do step 7 after every so many checkpoints; 0: never.
         options: of the job.
 
@@ -84,14 +83,8 @@ def open_batch(
         if isinstance(store, str):
             store = stack.enter_context(closing(open_store(store, given.files)))
         coordinator = CheckpointCoordinator(job, store, given, owner=owner)
-        batch = CheckpointBatch(
-            coordinator,
-            idempotency_key=idempotency_key,
-            take_over=take_over,
-            check=check,
-            progress=progress,
-            clean_up_every=clean_up_every,
-        )
+        opening = Opening(idempotency_key, take_over, check)
+        batch = CheckpointBatch(coordinator, opening, progress=progress, clean_up_every=clean_up_every)
         yield stack.enter_context(batch)
 
 
@@ -106,12 +99,8 @@ class CheckpointBatch:
 
     Args:
         coordinator: the job's.
-        idempotency_key: identifies the batch. If a completed checkpoint already holds it, `already_in` is
-            that checkpoint's id, and there is nothing to write.
-        take_over: fence another owner's open attempt: any, or only the one of this id.
-        check: called with the parent checkpoint (`None` before a job's first) before the attempt opens;
-            raises if the batch must not run now. The attempt opens on exactly that parent.
-        claim: the program's, about the batch; refused if it does not fit the parent.
+        opening: of step 1. If a completed checkpoint already holds its batch, `already_in` is that
+            checkpoint's id, and there is nothing to write.
         progress: called with (finished tasks, known tasks) while a write runs.
         application: called with the id of Spark's application and the URL of its page, before a write.
         clean_up_every: do steps 4 to 6 on leaving, and step 7 after every so many checkpoints (0: never);
@@ -121,21 +110,16 @@ class CheckpointBatch:
     def __init__(
         self,
         coordinator: CheckpointCoordinator,
+        opening: Opening | None = None,
         *,
-        idempotency_key: BatchKeyLike = None,
-        take_over: bool | uuid.UUID = False,
-        check: ParentCheck | None = None,
-        claim: Claim | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,
         application: Callable[[str, str], None] | None = None,
         clean_up_every: int | None = None,
     ) -> None:
         self._coordinator = coordinator
-        self._key = BatchKey.of(idempotency_key)
-        self._take_over = take_over
-        self._check = check
-        self._claim = claim
+        self._opening = opening or Opening()
+        self._key = BatchKey.of(self._opening.key)
         self._clock = clock
         self._progress = progress
         self._application = application
@@ -214,19 +198,11 @@ class CheckpointBatch:
         return False
 
     def _find_applied(self) -> Attempt | None:
-        return self._coordinator.applied_batch(self._key, self._claim)
+        return self._coordinator.applied_batch(self._key, self._opening.claim)
 
     def _begin(self, cost: RunningCost) -> Batch:
         """Step 1. `cost`: since before the look-up."""
-        return Batch.open(
-            self._coordinator,
-            idempotency_key=self._key,
-            take_over=self._take_over,
-            check=self._check,
-            claim=self._claim,
-            clock=self._clock,
-            cost=cost,
-        )
+        return Batch.open(self._coordinator, self._opening, clock=self._clock, cost=cost)
 
     def _end(self, batch: Batch) -> None:
         """End step 3, after the user's code."""

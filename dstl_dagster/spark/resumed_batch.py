@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator, Claim
+from dstl_dagster.checkpoint import Attempt, Batch, CheckpointCoordinator, Claim, Opening
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.concurrency import Progress
 from dstl_dagster.errors import (
@@ -62,9 +62,7 @@ class ResumedBatch(CheckpointBatch):
         progress: Progress | None = None,
         is_again: bool = False,
     ) -> None:
-        super().__init__(
-            coordinator, idempotency_key=attempt.batch, claim=claim, clock=clock, progress=progress
-        )
+        super().__init__(coordinator, Opening(attempt.batch, claim=claim), clock=clock, progress=progress)
         self._given = attempt
         self._trigger = trigger
         self._is_again = is_again
@@ -92,7 +90,7 @@ class ResumedBatch(CheckpointBatch):
         return Batch.resume(
             self._coordinator,
             self._given,
-            claim=self._claim,
+            claim=self._opening.claim,
             trigger=self._trigger,
             cost=cost,
             clock=self._clock or SystemClock(),

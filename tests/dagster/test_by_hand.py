@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 
 from dstl_dagster import ChangelogStorageResource, CheckpointLineageComponent, RecoverableWriterResource
-from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, OperatorReport
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Opening, OperatorReport
 from dstl_dagster.errors import ClosedError, UnavailableError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.keyed import load_report
@@ -41,7 +41,7 @@ def context() -> dg.OpExecutionContext:
 
 def batch_of(changelog: ChangelogStorageResource, **more: Any) -> CheckpointBatch:
     """What `changelog.checkpoint` opens in a run."""
-    return CheckpointBatch(changelog.coordinator("job", owner="run", **more), idempotency_key="x")
+    return CheckpointBatch(changelog.coordinator("job", owner="run", **more), Opening("x"))
 
 
 def append(storage: Any, value: bytes, checkpoint_id: int) -> OperatorReport:

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 import dstl_dagster as dstl
-from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Claim
+from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Claim, Opening
 from dstl_dagster.cli import main
 from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.keyed import Measure, write_rows
@@ -208,7 +208,7 @@ def test_an_asset_shows_no_day_of_a_driver_beside_it(shop: Shop) -> None:
     assert shop.run(states, partition_key="2024-01-01") == ""
     coordinator = CheckpointCoordinator("fed", open_store(shop.uri))
     claim = Claim("feed", "driver:feed", Measure("keys", {}), ("two",), is_defined=lambda _: True)
-    batch = Batch.open(coordinator, idempotency_key=claim.key("2024-01-02"), claim=claim)
+    batch = Batch.open(coordinator, Opening(claim.key("2024-01-02"), claim=claim))
     _write(batch, "two", pa.table({"id": ["two"]}, ROWS))
     batch.complete()
     shop.tick(states, "fed")

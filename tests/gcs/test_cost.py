@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
+from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator, Opening
 from dstl_dagster.keyed import Manifest, load_report
 from dstl_dagster.spark import CheckpointBatch
 from dstl_dagster.storage import open_store
@@ -22,7 +22,7 @@ def counts(server: GCSServer) -> dict[str, int]:
 def recorded(spark: SparkSession, coordinator: CheckpointCoordinator, name: str) -> tuple[Attempt, Manifest]:
     """Steps 1 to 4 of a batch that reads state, merges into it, writes it, and writes files."""
     df = spark.range(0, 40, 1, 3).selectExpr("id", "id * 2 AS value")
-    with CheckpointBatch(coordinator, idempotency_key=name) as batch:
+    with CheckpointBatch(coordinator, Opening(name)) as batch:
         known = batch.read_state(spark, "totals", schema="id BIGINT, value BIGINT")
         changed = df.join(known.withColumnRenamed("value", "was"), "id", "left").drop("was")
         batch.write_state(changed, operator="totals", keys=["id"])

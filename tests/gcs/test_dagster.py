@@ -21,7 +21,7 @@ from dstl_dagster import (
     build_checkpoint_sensor,
     build_state_asset,
 )
-from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.checkpoint import CheckpointCoordinator, Opening
 from dstl_dagster.spark import CheckpointBatch, read_state
 from dstl_dagster.storage import open_store
 from dstl_dagster.testing.gcs_server import GCSServer
@@ -51,7 +51,7 @@ def update(
 
 def make_outside(spark: SparkSession, coordinator: CheckpointCoordinator, day: str) -> None:
     """One checkpoint of a PySpark job that knows nothing of Dagster."""
-    with CheckpointBatch(coordinator, idempotency_key=day) as batch:
+    with CheckpointBatch(coordinator, Opening(day)) as batch:
         batch.write_state(
             spark.range(5, 15).selectExpr("id", f"'{day}' AS seen"), operator="totals", keys=["id"]
         )

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Opening
 from dstl_dagster.settings import GSFileSystemOptions, JobOptions
 from dstl_dagster.spark import CheckpointBatch, by_key_group, read_state, register
 from dstl_dagster.storage import open_store
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 def run_batch(coordinator: CheckpointCoordinator, df: DataFrame, name: str) -> Checkpoint:
     """One checkpoint: the rows are state, one file of lines, and folders of Parquet by a value."""
-    with CheckpointBatch(coordinator, idempotency_key=name) as batch:
+    with CheckpointBatch(coordinator, Opening(name)) as batch:
         batch.write_state(df, operator="totals", keys=["id"])
         batch.write_files(df.sortWithinPartitions("id"), f"{coordinator.store.uri}/out/{name}.jsonl")
         parts = df.selectExpr("*", "concat(id % 2, ':/') AS odd")

@@ -26,7 +26,7 @@ from dagster._core.storage.event_log import in_memory as events_module
 from sqlalchemy.pool import SingletonThreadPool
 
 import dstl_dagster as dstl
-from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Claim
+from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Claim, Opening
 from dstl_dagster.errors import DstlError, ErrorKind
 from dstl_dagster.keyed import Measure, write_rows
 from dstl_dagster.orchestration import code_location as location_module
@@ -225,7 +225,7 @@ class Runner:
         try:
             if coordinator.applied_batch(name, claim) is not None:
                 return Ran(True)
-            batch = Batch.open(coordinator, idempotency_key=name, take_over=True, claim=claim)
+            batch = Batch.open(coordinator, Opening(name, True, claim=claim))
             with batch.aborted_on_error():
                 _write(batch, work)
             batch.complete()
@@ -252,7 +252,7 @@ class Runner:
             if coordinator.applied_batch(sink.key, sink.claim()) is not None:
                 coordinator.compose_commit()
                 return Ran(True)
-            batch = Batch.open(coordinator, idempotency_key=sink.key, take_over=True, claim=sink.claim())
+            batch = Batch.open(coordinator, Opening(sink.key, True, claim=sink.claim()))
             with batch.aborted_on_error():
                 _write(batch, work)
             batch.complete()

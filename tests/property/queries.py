@@ -31,7 +31,7 @@ from unittest import mock
 import pyarrow as pa
 from pyspark.sql import types as st
 
-from dstl_dagster.checkpoint import Batch
+from dstl_dagster.checkpoint import Batch, Opening
 from dstl_dagster.errors import DstlError, UnavailableError
 from dstl_dagster.keyed import write_rows
 from dstl_dagster.settings import JobOptions
@@ -277,7 +277,7 @@ class Day(Actor):
         key = f"day {self.day}"
         coordinator = self.world.coordinator(_here.store, owner=f"run {self.day}")
         try:
-            batch = Batch.open(coordinator, idempotency_key=key)
+            batch = Batch.open(coordinator, Opening(key))
         except DstlError as error:
             if error.kind == "already_applied":
                 return True

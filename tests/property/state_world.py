@@ -24,6 +24,7 @@ from dstl_dagster.checkpoint import (
     Batch,
     Checkpoint,
     CheckpointCoordinator,
+    Opening,
     change_columns,
     materialize,
 )
@@ -148,7 +149,7 @@ class World:
     # -- steps
 
     def write(self, *operators: str, take_over: bool = False, complete: bool = True) -> None:
-        batch = Batch.open(self.coordinator, take_over=take_over)
+        batch = Batch.open(self.coordinator, Opening(take_over=take_over))
         said = self.parent(batch)
         for operator in operators:
             self._write(batch, operator, said)

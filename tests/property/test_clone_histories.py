@@ -9,7 +9,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, materialize
+from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, Opening, materialize
 from dstl_dagster.errors import ConflictError, DstlError
 from dstl_dagster.jobs import clone_job, drop_job, swap_job
 from dstl_dagster.keyed import KeyedState, diff_checkpoints, write_rows
@@ -128,7 +128,7 @@ class Life:
                 job.coordinator.trigger(idempotency_key=key)
             return
         rows = job.rows()
-        batch = Batch.open(job.coordinator, idempotency_key=key)
+        batch = Batch.open(job.coordinator, Opening(key))
         for operator in self.random.sample(OPERATORS, self.random.randint(0, 2)):
             values = [self.random.choice([None, self.random.randint(0, 9)]) for _ in range(5)]
             changed = {f"key {self.random.randint(0, 12)}": value for value in values}

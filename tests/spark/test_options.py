@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dstl_dagster.checkpoint import CheckpointCoordinator, materialize
+from dstl_dagster.checkpoint import CheckpointCoordinator, Opening, materialize
 from dstl_dagster.errors import InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.keyed import load_report
 from dstl_dagster.spark import (
@@ -143,7 +143,7 @@ def _by_call(place: Place) -> None:
 
 def _by_merge(place: Place) -> None:
     for name in ("first", "second"):
-        with CheckpointBatch(place.coordinator(), idempotency_key=name) as batch:
+        with CheckpointBatch(place.coordinator(), Opening(name)) as batch:
             batch.merge_state(
                 place.rows(),
                 operator="op",

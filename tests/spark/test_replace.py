@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from dstl_dagster.checkpoint import Opening
 from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark import CheckpointBatch, write_state
 from dstl_dagster.state import ExactValues, PartitionRows
@@ -101,7 +102,7 @@ def test_a_batch_replaces_rows_of_any_frame(job: Job) -> None:
     replaced(job, None, {("a", 1): "x", ("b", 1): "x"})
     rows = [{"part": "b", "number": 2, "value": "z"}]
     for number, frame in enumerate((pa.Table.from_pylist(rows), job.spark.createDataFrame(rows))):
-        with CheckpointBatch(job.coordinator, idempotency_key=str(number)) as batch:
+        with CheckpointBatch(job.coordinator, Opening(str(number))) as batch:
             report = batch.write_state(frame, operator="op", keys=["part", "number"], replace="part = 'b'")
         assert (report.upserts, report.deletes) == (1, 1)
 

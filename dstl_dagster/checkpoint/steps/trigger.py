@@ -8,7 +8,7 @@ fenced, the attempt opens. Does not own the rules (`timeline.decisions`, `claims
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
@@ -29,6 +29,29 @@ from dstl_dagster.timeline import (
     decisions,
     fencing,
 )
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What step 1 is asked for by a caller that must see the parent first.
+
+    Attributes:
+        key: names the batch, which is applied once; `None`: it may be applied again.
+        take_over: fence another owner's open attempt: any, or only the one with this id.
+        check: called with the parent after earlier decisions are finished, and before anything is opened; the
+            attempt opens on exactly that parent.
+        claim: the program's, about the batch; refused if it does not fit the parent.
+        anew: where the last checkpoint holds this batch, it is applied again: on the state before it, in one
+            checkpoint, which stands in its place. `check`, `claim` and the caller see what that one builds
+            on.
+    """
+
+    key: BatchKeyLike = None
+    take_over: bool | uuid.UUID = False
+    check: ParentCheck | None = None
+    claim: Claim | None = None
+    anew: bool = False
+
 
 UNPINNED: Final = object()
 """In place of a parent: whichever is the last checkpoint."""
@@ -58,31 +81,23 @@ def trigger(
     return when_finished(job, once, from_seen=True)
 
 
-def open_attempt(
-    job: Job,
-    owner: str,
-    take_over: bool | uuid.UUID,
-    idempotency_key: BatchKeyLike,
-    check: ParentCheck | None,
-    claim: Claim | None,
-    anew: bool,
-) -> tuple[Attempt, Checkpoint | None]:
+def open_attempt(job: Job, owner: str, opening: Opening) -> tuple[Attempt, Checkpoint | None]:
     """See `CheckpointCoordinator.open`."""
 
     def once() -> tuple[Attempt, Checkpoint | None]:
         retracted = finish(job)
         view = job.timeline.seen()
         last, parent = view.last_completed, job.last(view)
-        batch = identified(BatchKey.of(idempotency_key), parent)
+        batch = identified(BatchKey.of(opening.key), parent)
         base = None
-        if anew and last is not None and last.completed.batch == batch:
+        if opening.anew and last is not None and last.completed.batch == batch:
             base = last.completed.builds_on or 0
             parent = _base(job, view, base)
-        require_fit(job, parent, claim, batch)
-        if check is not None:
-            check(parent)
+        require_fit(job, parent, opening.claim, batch)
+        if opening.check is not None:
+            opening.check(parent)
         on = None if last is None else last.checkpoint_id
-        return _open(job, owner, retracted, take_over, batch, on, base), parent
+        return _open(job, owner, retracted, opening.take_over, batch, on, base), parent
 
     return when_finished(job, once, from_seen=True)
 

@@ -235,7 +235,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             require_replaceable(coordinator, applied, target.rerun, run)
         follows = None if window is None else (target.definition, key.key)
         request = BatchRequest(step, coordinator, key, claim, target.rule.keys, follows)
-        return request.taken(partial(Batch.open, coordinator, anew=applied is not None))
+        return request.taken(partial(Batch.open, coordinator), anew=applied is not None)
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The rows of the upstream asset's partitions, or its state, in the form of the input's type."""

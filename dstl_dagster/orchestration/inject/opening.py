@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import dagster as dg
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim, ParentCheck
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Claim, Opening, ParentCheck
 from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.orchestration.code_location import assets_in, definition_of, step_of
@@ -105,19 +104,19 @@ class BatchRequest:
         if self.own_check is not None:
             self.own_check(parent)
 
-    def taken(self, opening: Callable[..., T]) -> T:
-        """Open the attempt once no other step of the run has one open; `opening` gets what step 1 asks for.
+    def taken(self, opens: Callable[[Opening], T], *, anew: bool = False) -> T:
+        """Open the attempt once no other step of the run has one open. `anew`: as of `Opening`.
 
         Raises: ConflictError (kind `attempt_open`) while another run's is open, or one of this run's that a
-        later step completes; and as `opening` does.
+        later step completes; and as `opens` does.
         """
-        asked = partial(opening, idempotency_key=self.key, check=self.check, claim=self.claim)
+        opening = Opening(self.key, False, self.check, self.claim, anew)
         if self.step is None:
-            return asked(take_over=False)
+            return opens(opening)
         while True:
             take_over = self._may_fence()
             try:
-                return asked(take_over=take_over)
+                return opens(replace(opening, take_over=take_over))
             except ConflictError as error:
                 opened = self.coordinator.timeline.seen().open_attempt
                 if error.kind != ErrorKind.ATTEMPT_OPEN or opened is None or not self._is_beside(opened):

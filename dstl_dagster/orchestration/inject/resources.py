@@ -266,10 +266,10 @@ class ChangelogStorageResource(_StoreResource):
                 request = self._request(context, job, options, **work)
                 whole.enter_context(only_batch(request))
                 progress, application = spark_log(context), partial(log_application, context)
-                begun = partial(CheckpointBatch, progress=progress, application=application)
-                batch = request.taken(
-                    lambda **asked: entering.enter_context(begun(request.coordinator, **asked))
+                begun = partial(
+                    CheckpointBatch, request.coordinator, progress=progress, application=application
                 )
+                batch = request.taken(lambda opening: entering.enter_context(begun(opening)))
                 if batch.already_in is not None:
                     log_repeated(context, job, batch.attempt, request.key)
                 opened = entering.pop_all()

@@ -22,6 +22,7 @@ from dstl_dagster.checkpoint import (
     Batch,
     Checkpoint,
     CheckpointCoordinator,
+    Opening,
     StateToWrite,
 )
 from dstl_dagster.errors import InvalidInputError
@@ -148,13 +149,7 @@ def open_sink(options: SinkOptions, schema: st.StructType) -> SinkPlan | None:
             planned, parent = coordinator.plan(check=check, claim=options.claim())
             batch, slot = Batch(coordinator, planned.attempt, parent), planned.slot
         else:
-            batch = Batch.open(
-                coordinator,
-                idempotency_key=key,
-                take_over=options.take_over,
-                check=check,
-                claim=options.claim(),
-            )
+            batch = Batch.open(coordinator, Opening(key, options.take_over, check, options.claim()))
             parent, slot = batch.parent, 0
         last = None if parent is None else MicroBatch.last_of(parent.positions)
         return SinkPlan(options, batch.attempt, slot, last, sink_of(options, schema, batch), cost.so_far())

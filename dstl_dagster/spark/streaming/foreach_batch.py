@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
-from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
+from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator, Opening
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.spark.batch import CheckpointBatch
 from dstl_dagster.spark.errors import raise_as_raised
@@ -110,14 +110,8 @@ class _Batches:
                 raise _CompletedElsewhere
             micro_batch.require_after(last, self.adopt_after)
 
-        with _MicroBatch(
-            coordinator,
-            idempotency_key=micro_batch.key,
-            claim=micro_batch.claim(operators=None),
-            take_over=self.take_over,
-            check=check,
-            clean_up_every=self.clean_up_every,
-        ) as batch:
+        opening = Opening(micro_batch.key, self.take_over, check, micro_batch.claim(operators=None))
+        with _MicroBatch(coordinator, opening, clean_up_every=self.clean_up_every) as batch:
             self.update(batch, rows)
         self.kept.completed(micro_batch)
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, materialize
+from dstl_dagster.checkpoint import Batch, CheckpointCoordinator, Opening, materialize
 from dstl_dagster.errors import ConflictError, ErrorKind, FormatError
 from dstl_dagster.format.envelope import decode_document
 from dstl_dagster.keyed import Manifest, Source, load_manifest, load_report, store_manifest
@@ -42,7 +42,7 @@ def test_each_step_has_its_requests(store, job_of):
     """Those that the store saw, of the process that did the step; what tasks did is handed in."""
     job = job_of(store)
     first = job.coordinator()
-    batch = Batch.open(first, idempotency_key="monday")
+    batch = Batch.open(first, Opening("monday"))
     opened = store.spent()
     batch.add(job.changes(batch.attempt))
     store.spent()  # of a task: not through the batch's coordinator

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dstl_dagster.checkpoint import Attempt, Batch
+from dstl_dagster.checkpoint import Attempt, Batch, Opening
 from dstl_dagster.concurrency import both
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
 from dstl_dagster.storage import ABSENT, ANY, LocalObjectStore, MemoryObjectStore
@@ -142,7 +142,7 @@ def test_a_batch_of_a_stream_takes_six_too(store, job_of):
     """Its parent is the checkpoint that it made last: nothing of it is read again."""
     job = job_of(store)
     coordinator = grown(job, YOUNG)
-    opening, _, batch = store.measured(lambda: Batch.open(coordinator, idempotency_key="9"))
+    opening, _, batch = store.measured(lambda: Batch.open(coordinator, Opening("9")))
     reports, files = written(job, batch.attempt)
     for report in (*reports, *files):
         batch.add(report)
@@ -218,7 +218,7 @@ def test_a_check_on_a_stale_parent_is_repeated(store, job_of):
         if parent.checkpoint_id != YOUNG + 1:
             raise ConflictError("not on this one")
 
-    assert coordinator.open(check=check)[1].checkpoint_id == YOUNG + 1
+    assert coordinator.open(Opening(check=check))[1].checkpoint_id == YOUNG + 1
     assert seen == [YOUNG, YOUNG + 1]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstl_dagster.checkpoint import Batch, Claim, change_names
+from dstl_dagster.checkpoint import Batch, Claim, Opening, change_names
 from dstl_dagster.errors import ConflictError, ErrorKind
 from dstl_dagster.keyed import NameChange
 from dstl_dagster.timeline import BatchKey
@@ -18,7 +18,7 @@ def _recorded(job, coordinator, operator, positions):
 
 def _batched(claim):
     def written(job, coordinator, operator, positions):
-        batch = Batch.open(coordinator, claim=claim)
+        batch = Batch.open(coordinator, Opening(claim=claim))
         batch.add(job.changes(batch.attempt, operator))
         for source, position in positions.items():
             batch.move_position(source, position)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dstl_dagster.checkpoint import Batch, Claim
+from dstl_dagster.checkpoint import Batch, Claim, Opening
 from dstl_dagster.errors import ErrorKind
 from dstl_dagster.keyed import AttemptReport, Measure, load_report, store_report
 from dstl_dagster.recoverable import GSCommitRecoverableSerializer, GSRecoverableWriter
@@ -196,9 +196,9 @@ def _claimed(case: Case, claim: Claim) -> None:
     """A batch of this claim behind one of the asset `orders`, which writes `totals` day by day."""
     coordinator = case.coordinator()
     first = Claim("asset:orders", "asset:orders", Measure("days"), ("totals",))
-    batch = Batch.open(coordinator, claim=first)
+    batch = Batch.open(coordinator, Opening(claim=first))
     batch.complete()
-    Batch.open(coordinator, claim=claim)
+    Batch.open(coordinator, Opening(claim=claim))
 
 
 SCENARIOS: list[tuple[str, Scenario]] = [

@@ -9,6 +9,7 @@ import uuid
 import pytest
 from click.testing import CliRunner
 
+from dstl_dagster.checkpoint import Opening
 from dstl_dagster.cli import main
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.jobs import correct, plan_correction
@@ -90,7 +91,7 @@ def test_an_earlier_day_corrected_in_the_middle_of_it_runs_them_all(days):
 
 def test_a_day_that_was_replaced_is_corrected_from_before_it(days):
     """A checkpoint holds it, and the next one holds it anew: between the two is nothing to go back to."""
-    attempt, _ = days.coordinator.open(idempotency_key=DAYS[4], anew=True)
+    attempt, _ = days.coordinator.open(Opening(DAYS[4], anew=True))
     days.keyed.complete(attempt, days.keyed.report(attempt, [{"tail": DAYS[4], "flights": 7}]))
     assert days.versions() == [0, 0, 0, 0, 7]
     plan = plan_correction(days.coordinator, DAYS[4])

@@ -14,6 +14,7 @@ from dstl_dagster.checkpoint import (
     CheckpointCoordinator,
     CleanUp,
     FileReport,
+    Opening,
     OperatorReport,
     Timeline,
 )
@@ -93,11 +94,11 @@ def test_nothing_is_written_after_the_block() -> None:
 def test_nothing_is_added_to_a_batch_that_is_done() -> None:
     """A batch that a completed checkpoint holds accepts nothing more."""
     coordinator = _coordinator()
-    with CheckpointBatch(coordinator, idempotency_key="monday") as batch:
+    with CheckpointBatch(coordinator, Opening("monday")) as batch:
         pass
     coordinator.record(batch.attempt)
     coordinator.confirm(batch.attempt)
-    with CheckpointBatch(coordinator, idempotency_key="monday") as again:
+    with CheckpointBatch(coordinator, Opening("monday")) as again:
         assert again.already_in == 1
         with pytest.raises(ConflictError) as refused:
             again.add(OperatorReport("op", ()))
@@ -134,7 +135,7 @@ def test_a_program_that_died_before_step_6_publishes_when_it_runs_again() -> Non
     """The checkpoint is complete, so there is nothing to write, and its file appears."""
     store = MemoryObjectStore()
     coordinator = CheckpointCoordinator("job", store)
-    with CheckpointBatch(coordinator, idempotency_key="a") as batch:
+    with CheckpointBatch(coordinator, Opening("a")) as batch:
         batch.add(_file(batch, store, "a.txt"))
     coordinator.record_report(batch.attempt, load_report(store, batch.attempt))
     coordinator.confirm(batch.attempt)
