@@ -19,7 +19,14 @@ from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.concurrency import both
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
 from dstl_dagster.format import JobNames
-from dstl_dagster.keyed import Manifest, RunLists, Source, load_manifest, require_same_document
+from dstl_dagster.keyed import (
+    Manifest,
+    RunLists,
+    Source,
+    load_manifest,
+    require_same_document,
+    store_manifest,
+)
 from dstl_dagster.settings import CheckpointOptions, JobOptions, Options
 from dstl_dagster.storage import CostMeter, ObjectStore, RunningCost, metered
 from dstl_dagster.timeline import (
@@ -195,6 +202,14 @@ class Job:
             savepoints=tuple(names),
             savepoint_ends={name: view.savepoint_ends[name] for name in names if name in view.savepoint_ends},
         )
+
+    def store_manifest(self, attempt: Attempt, manifest: Manifest) -> Manifest:
+        """Write it, and remember it as stored. Raises: as `Timeline.while_it_is_there`."""
+        write = partial(store_manifest, self.store, attempt, manifest, self.run_lists)
+        # In a job that is gone, or is another one by now, it would be a trace of lost records.
+        name = self.names.manifest(attempt.checkpoint_id, attempt.attempt)
+        self.recorded = recorded = self.timeline.while_it_is_there(write, name)
+        return recorded
 
     def recorded_by(self, attempt: uuid.UUID) -> Manifest | None:
         """The manifest of this attempt, if this process wrote it last."""

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 from dstl_dagster.format import JobNames
 from dstl_dagster.storage import ANY, ObjectStore
+from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
 
 
 class GraceClock:
@@ -48,16 +49,23 @@ class GraceClock:
         self._within_from = subsumed_slot
         return False
 
-    def first_within(self, subsumed_slots: Sequence[int]) -> int:
-        """The index of the first of these ascending slots whose grace is not over.
+    def readable(self, view: TimelineView) -> list[CheckpointEntry]:
+        """The checkpoints that are not subsumed, or may still have readers; oldest first."""
+        entries = view.checkpoints.values()
+        self._settle(sorted({each.subsumed.slot for each in entries if each.subsumed is not None}))
+        return [each for each in entries if each.subsumed is None or not self.is_over(each.subsumed.slot)]
+
+    def _settle(self, subsumed_slots: Sequence[int]) -> None:
+        """Ask what decides for all of these ascending slots, by few requests.
 
         Gallops from the oldest: most often it is the first, and few are over that were not dropped yet.
         """
         end = 1
         while end <= len(subsumed_slots) and self.is_over(subsumed_slots[end - 1]):
             end *= 2
-        end = min(end, len(subsumed_slots))
-        return bisect_left(subsumed_slots, True, hi=end, key=lambda slot: not self.is_over(slot))
+        bisect_left(
+            subsumed_slots, True, hi=min(end, len(subsumed_slots)), key=lambda slot: not self.is_over(slot)
+        )
 
     def age_of(self, updated: datetime) -> timedelta:
         """How long ago, at least, the server stamped an object with this `updated`."""

@@ -383,16 +383,10 @@ class Timeline:
 
     def _still_readable(self, view: TimelineView) -> set[int]:
         """The subsumed checkpoints whose readers have grace time left."""
-        subsumed_slots = {
-            entry.checkpoint_id: entry.subsumed.slot
-            for entry in view.checkpoints.values()
-            if entry.subsumed is not None
-        }
-        slots = sorted(set(subsumed_slots.values()))
         grace = GraceClock(self._store, self.names, self._reader_grace)
-        within = set(slots[grace.first_within(slots) :])
+        readable = {each.checkpoint_id for each in grace.readable(view) if each.subsumed is not None}
         grace.close()
-        return {checkpoint_id for checkpoint_id, slot in subsumed_slots.items() if slot in within}
+        return readable
 
     def _walked(self, after_slot: int) -> Iterator[TimelineRecord]:
         """As `_walk`, but many records are read concurrently: from the ninth on, as far as a listing goes."""

@@ -24,7 +24,7 @@ from dstl_dagster.checkpoint.steps import compose_commit, confirm, trigger
 from dstl_dagster.concurrency import Progress, gather
 from dstl_dagster.errors import ConflictError, DstlError, FormatError, NotFoundError
 from dstl_dagster.format import ChangelogStateHandle, StreamStateHandle
-from dstl_dagster.keyed import Manifest, OperatorEntry, store_manifest
+from dstl_dagster.keyed import Manifest, OperatorEntry
 from dstl_dagster.storage import ABSENT, ObjectStat, ObjectStore, Source
 from dstl_dagster.timeline import Attempt, BatchKey, missing_object
 
@@ -56,10 +56,7 @@ def adopt(
             sources=state.manifest.sources,
             persist_seconds=cost.so_far().seconds,
         )
-        write = partial(store_manifest, job.store, attempt, manifest, job.run_lists)
-        name = job.names.manifest(attempt.checkpoint_id, attempt.attempt)
-        job.recorded = job.timeline.while_it_is_there(write, name)
-        made = confirm.confirm(job, attempt, job.recorded, applied)
+        made = confirm.confirm(job, attempt, job.store_manifest(attempt, manifest), applied)
     except Exception as error:
         _abort(job, attempt, error)
         raise

@@ -34,7 +34,7 @@ from dstl_dagster.checkpoint.steps.garbage import (
     plan_garbage,
     unsettled,
 )
-from dstl_dagster.checkpoint.steps.references import References, needed_checkpoints, roots_of
+from dstl_dagster.checkpoint.steps.references import References, roots_of
 from dstl_dagster.concurrency import both, gather
 from dstl_dagster.format import attempt_of_component
 from dstl_dagster.storage import (
@@ -255,7 +255,7 @@ class _Run:
         if decides.own:
             referenced |= self._references.own(decides.own)
         if decides.older:
-            referenced |= self._references.older(needed_checkpoints(view, self._grace))
+            referenced |= self._references.older(self._grace.readable(view))
         return [each for each in suspects if each.stat.name not in referenced]
 
     def _of_here(self, home: ObjectStore, suspects: Sequence[Garbage]) -> list[Garbage]:
@@ -303,8 +303,8 @@ class _Run:
 
     def _digest(self, view: TimelineView) -> str:
         if view.slot not in self._roots:
-            needed = needed_checkpoints(view, self._grace)
-            self._roots[view.slot] = roots_digest(entry.completed.manifest for entry in roots_of(needed))
+            needed = roots_of(self._grace.readable(view))
+            self._roots[view.slot] = roots_digest(entry.completed.manifest for entry in needed)
         return self._roots[view.slot]
 
 

@@ -36,7 +36,6 @@ from dstl_dagster.keyed import (
     StateRows,
     merged_runs,
     merged_sources,
-    store_manifest,
 )
 from dstl_dagster.storage import OWN_RECORD, RECORD, CheckpointCost, RunningCost
 from dstl_dagster.timeline import Attempt, fencing
@@ -79,14 +78,10 @@ def record(
     spent = cost.so_far() + OWN_RECORD
     checked = replace(checked, cost=(report.cost or CheckpointCost()).with_step(RECORD, spent))
     manifest = build_manifest(attempt, checked, None if before is None else before.manifest)
-    write = partial(store_manifest, job.store, attempt, manifest, job.run_lists)
-    # In a job that is gone, or is another one by now, it would be a trace of lost records.
-    job.recorded = job.timeline.while_it_is_there(
-        write, job.names.manifest(attempt.checkpoint_id, attempt.attempt)
-    )
+    stored = job.store_manifest(attempt, manifest)
     log.info("step 4 record: checkpoint %d of job %s", attempt.checkpoint_id, job.name)
     log.info("step 4 record: %s", cost.in_words())
-    return job.recorded
+    return stored
 
 
 def build_manifest(attempt: Attempt, report: AttemptReport, parent: Manifest | None) -> Manifest:

@@ -24,23 +24,12 @@ from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.keyed import RunLists, load_manifest
 from dstl_dagster.recoverable import GSBlobIdentifier
 from dstl_dagster.storage import ObjectStore
-from dstl_dagster.timeline import CheckpointEntry, GraceClock, TimelineView
+from dstl_dagster.timeline import CheckpointEntry
 
 log = logging.getLogger(__name__)
 
 Written = tuple[int | None, int | None]
 """The length of an object in bytes and its CRC-32C, as far as its writer said."""
-
-
-def needed_checkpoints(view: TimelineView, grace: GraceClock) -> list[CheckpointEntry]:
-    """Those that can be restored to, or may still have readers; oldest first."""
-    subsumed = {entry.subsumed.slot for entry in view.checkpoints.values() if entry.subsumed is not None}
-    grace.first_within(sorted(subsumed))  # settles all of them with few requests
-    return [
-        entry
-        for entry in view.checkpoints.values()
-        if entry.subsumed is None or not grace.is_over(entry.subsumed.slot)
-    ]
 
 
 def roots_of(needed: Sequence[CheckpointEntry]) -> list[CheckpointEntry]:

@@ -11,7 +11,7 @@ import pytest
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.checkpoint.steps import clean_up, references
 from dstl_dagster.checkpoint.steps.clean_up_mark import CleanUpMark
-from dstl_dagster.checkpoint.steps.references import References, needed_checkpoints
+from dstl_dagster.checkpoint.steps.references import References
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, ANY, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
@@ -45,9 +45,8 @@ def store(clock):
 
 def readers_find_everything(store, coordinator, grace):
     """Whether all that a subsumed checkpoint in its grace needs is there."""
-    readable = needed_checkpoints(
-        coordinator.timeline.tail(), GraceClock(store, coordinator.timeline.names, grace)
-    )
+    clock = GraceClock(store, coordinator.timeline.names, grace)
+    readable = clock.readable(coordinator.timeline.tail())
     return all(
         store.stat(name) is not None for entry in readable for name in References(store).needed_by(entry)
     )
