@@ -83,16 +83,6 @@ def state_of(
     return assets if is_external or not is_anothers else None
 
 
-def state_partitions(
-    definitions: dg.RepositoryDefinition | None, assets: JobAssets
-) -> dict[dg.AssetKey, dg.PartitionsDefinition[str] | None]:
-    """Of each asset of the job's state that these definitions have."""
-    if definitions is None:
-        return {}
-    graph = definitions.asset_graph
-    return {key: graph.get(key).partitions_def for key in assets.state_keys if graph.has(key)}
-
-
 def definition_of(context: dg.OpExecutionContext) -> dg.PartitionsDefinition[Any] | None:
     """Of the asset that the op belongs to, or of its job; `None` where a test calls it, which has neither."""
     if context.has_assets_def:

@@ -24,7 +24,6 @@ from dstl_dagster.orchestration.code_location import (
     assets_in,
     code_location,
     definition_of,
-    state_partitions,
 )
 from dstl_dagster.orchestration.keys import JobAssets
 from dstl_dagster.orchestration.owners import OwnerRuns
@@ -258,9 +257,8 @@ def report_checks(step: Step) -> None:
     """Evaluate the checks that cost next to nothing, so that a new checkpoint does not show as unchecked."""
     context = step.context
     own = context.assets_def.partitions_def if context.has_assets_def else None
-    page, view = step.page, step.coordinator.timeline.seen()
-    states = state_partitions(page.definitions, step.assets)
-    page = replace(page, files=step.partitions_def or own, states=states)
+    view = step.coordinator.timeline.seen()
+    page = replace(step.page.with_states(), files=step.partitions_def or own)
     for event in evaluations_beside(page, view, SystemClock()):
         context.log_event(event)  # type: ignore[arg-type] # it does take one
 

@@ -29,7 +29,6 @@ from dstl_dagster.keyed import source_id
 from dstl_dagster.orchestration.code_location import (
     asset_source,
     code_location,
-    state_partitions,
     step_of,
     unselected,
 )
@@ -290,9 +289,8 @@ def _require_shown(step: Any, coordinator: CheckpointCoordinator, key: dg.AssetK
     assets = JobAssets(coordinator.job).found_in(unselected(step.job_def).asset_layer.asset_graph.asset_nodes)
     compared = require_shown_timeline(step.dagster_run, step.instance, coordinator, key, *assets.showing_keys)
     if compared.difference is not None:
-        definitions, view = code_location(step), coordinator.timeline.tail()
-        states = state_partitions(definitions, assets)
-        page = Page(assets, step.instance, states=states, definitions=definitions)
+        view = coordinator.timeline.tail()
+        page = Page(assets, step.instance, definitions=code_location(step)).with_states()
         mark_partitions(page, Reconcile(page, coordinator, view, "run").of_another_store())
 
 

@@ -100,6 +100,14 @@ class Page:
         """Those of its state, or of its files alone."""
         return next(iter(self.states.values()), None) or self.files
 
+    def with_states(self) -> Page:
+        """With each asset of the job's state that these definitions have."""
+        if self.definitions is None:
+            return self
+        graph = self.definitions.asset_graph
+        found = filter(graph.has, self.assets.state_keys)
+        return replace(self, states={key: graph.get(key).partitions_def for key in found})
+
     def with_plain(self) -> Page:
         """With the assets that these definitions do not show as the job's, and whose body writes its batches:
         by their newest events. Without definitions, of the whole instance.

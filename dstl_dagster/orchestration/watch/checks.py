@@ -8,7 +8,7 @@ garbage writes one small object to read the server's clock.
 # No postponed annotations here: Dagster reads the types of an op's arguments as objects.
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -19,7 +19,7 @@ from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import DstlError, FormatError, InvalidInputError, NotFoundError, UnavailableError
 from dstl_dagster.format import counted, measure, mebibytes, readable_bytes, readable_duration
-from dstl_dagster.orchestration.code_location import assets_in, code_location, state_partitions
+from dstl_dagster.orchestration.code_location import assets_in, code_location
 from dstl_dagster.orchestration.failures import DEFAULT_RETRY_POLICY
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import JobAssets
@@ -83,7 +83,7 @@ def build_checkpoint_checks(
         page = Page(found, op_context.instance, partitions_def, definitions=definitions)
         if findings.PARTITIONS in chosen:
             page = page.with_plain()
-        page = replace(page, states=state_partitions(definitions, page.assets))
+        page = page.with_states()
         look = _Look(page, coordinator, check_clock)
         # None looks at a store that is not the one that was shown.
         away = compare_timeline(page.instance, coordinator, *page.assets.showing_keys).away

@@ -20,7 +20,6 @@ from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, NotFoundError
 from dstl_dagster.format import counted
-from dstl_dagster.orchestration.code_location import state_partitions
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_COMMIT, JobAssets
 from dstl_dagster.orchestration.operate.maintenance import commit_run_config
@@ -68,8 +67,7 @@ def build_checkpoint_sensor(
         definitions = context.repository_def
         assets = named if definitions is None else named.found_in(definitions.asset_graph.asset_nodes)
         coordinator = changelog.coordinator(assets.job)
-        states = state_partitions(definitions, assets)
-        page = Page(assets, context.instance, partitions_def, states, definitions=definitions)
+        page = Page(assets, context.instance, partitions_def, definitions=definitions).with_states()
         follower = TimelineFollower(page, coordinator, tick_clock, patience)
         start = follower.start(context.cursor)
         settle_marks(page)
