@@ -37,7 +37,6 @@ from dstl_dagster.timeline import (
     Resolution,
     Restored,
     decisions,
-    retention,
 )
 
 
@@ -288,13 +287,13 @@ class CheckpointCoordinator(CheckpointReader):
         if until is not None and until.tzinfo is None:
             raise InvalidInputError(f"the end of savepoint {name!r} needs a time zone: {until.isoformat()}")
         self.timeline.decide(
-            lambda view: retention.to_savepoint(view, checkpoint_id, name, until), request_id=request_id
+            lambda view: decisions.to_savepoint(view, checkpoint_id, name, until), request_id=request_id
         )
         return self.get(checkpoint_id)
 
     def release(self, name: str, *, request_id: uuid.UUID | None = None) -> bool:
         """Release a savepoint, so that retention applies to its checkpoint again. False if there is none."""
-        released = self.timeline.decide(lambda view: retention.to_release(view, name), request_id=request_id)
+        released = self.timeline.decide(lambda view: decisions.to_release(view, name), request_id=request_id)
         return released is not None
 
     def resolve(

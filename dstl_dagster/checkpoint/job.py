@@ -35,7 +35,7 @@ from dstl_dagster.timeline import (
     CheckpointEntry,
     Timeline,
     TimelineView,
-    fencing,
+    decisions,
     gone_checkpoint,
     missing_object,
     refuse_renamed,
@@ -233,9 +233,9 @@ class Job:
         return manifest
 
     def require_open(self, attempt: Attempt) -> None:
-        """Raises if this attempt may no longer do anything (see `fencing.require_open`)."""
+        """Raises if this attempt may no longer do anything (see `decisions.require_open`)."""
         self.timeline.start_at(attempt)
-        fencing.require_open(self.timeline.tail(), attempt)
+        decisions.require_open(self.timeline.tail(), attempt)
 
     @contextmanager
     def if_still_open(self, attempt: Attempt) -> Iterator[None]:

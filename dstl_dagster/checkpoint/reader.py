@@ -170,7 +170,7 @@ class CheckpointReader:
         )
 
     def require_open(self, attempt: Attempt) -> None:
-        """Raises if this attempt may no longer do anything (see `fencing.require_open`)."""
+        """Raises if this attempt may no longer do anything (see `decisions.require_open`)."""
         self._job.require_open(attempt)
 
     def read_state(self, operator: str, at: AtLike = None, **wanted: Any) -> StateScan:

@@ -1,19 +1,20 @@
 """The rules: which record may come next. Pure functions from a view of the timeline to a record.
 
-Owns every rule about an owner's steps, but for those that stop a zombie (`fencing`) and those of which
-checkpoints stay (`retention`), and the words of a refusal. Does not own the race for the slot
-(`Timeline.decide`), which calls a rule again from the new tail whenever a rival wins the slot. Each function
-returns the record to append, or `None` if the decision has already been made (so that every step may run any
-number of times), or raises.
+Owns every rule about the steps, about an attempt whose owner is dead or only seems so, and about which
+checkpoints stay, with the words of a refusal. Does not own the race for the slot (`Timeline.decide`), which
+calls a rule again from the new tail whenever a rival wins the slot, or what is deleted then
+(`checkpoint.steps`). Each function returns the record to append, or `None` if the decision has already been
+made (so that every step may run any number of times), or raises.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
-from dstl_dagster.timeline import fencing
 from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
 from dstl_dagster.timeline.records import (
     Aborted,
@@ -24,13 +25,77 @@ from dstl_dagster.timeline.records import (
     Fenced,
     FinalFile,
     Opened,
+    Released,
     Resolution,
     Resolved,
     Restored,
+    Savepoint,
+    Subsumed,
 )
 from dstl_dagster.timeline.view import CheckpointEntry, Ending, TimelineView
 
-# ---- which attempt may be open ----
+# ---- which attempt may be open; where a zombie stops ----
+
+
+def to_fence(view: TimelineView, owner: str, take_over: bool | uuid.UUID) -> Fenced | None:
+    """Step 1, first half: fence the open attempt; `None` if there is none.
+
+    An owner may always fence its own attempt (it crashed and came back), another's only with `take_over`: any
+    (`True`), or the one with this id, because the caller knows its owner to be dead.
+
+    Raises: ConflictError (kind `attempt_open`).
+    """
+    rival = view.open_attempt
+    if rival is None:
+        return None
+    if rival.owner != owner and take_over is not True and take_over != rival.attempt:
+        raise ConflictError(
+            f"checkpoint {rival.checkpoint_id} is being made by attempt {rival.attempt} of {rival.owner!r} "
+            f"(since {rival.recorded_at:%Y-%m-%d %H:%M:%S} UTC). Wait for it or, if it is dead, "
+            "end it with `dstl checkpoints abort`, or take over: trigger with take_over=True, or in Dagster "
+            "tag the run dstl/take_over: true",
+            kind=ErrorKind.ATTEMPT_OPEN,
+        )
+    return Fenced(attempt=rival.attempt, checkpoint_id=rival.checkpoint_id, by=owner)
+
+
+def require_open(view: TimelineView, attempt: Attempt) -> None:
+    """Steps 2 to 4 may proceed only while the attempt is the open one.
+
+    Raises: FencedError (it was aborted, taken over, or ended by a restore), NotFoundError (it never belonged
+    to this job), ConflictError (kind `already_completed`).
+    """
+    if view.open_attempt is not None and view.open_attempt.attempt == attempt.attempt:
+        return
+    fate = view.fate(attempt.attempt)
+    if fate is not None and fate.ending is not Ending.SUBSUMED:
+        how = {
+            Ending.ABORTED: f"aborted ({fate.note})",
+            Ending.FENCED: f"taken over by {fate.note!r}",
+            Ending.RESTORED: f"ended by a restore of {fate.note!r}",
+        }[fate.ending]
+        raise FencedError(
+            f"attempt {attempt.attempt} on checkpoint {attempt.checkpoint_id} was {how} in slot "
+            f"{fate.slot}: nothing it wrote can be published. Start again from step 1"
+        )
+    done = view.completed_by(attempt.attempt, attempt.checkpoint_id)
+    if done is not None or fate is not None:
+        raise ConflictError(
+            f"attempt {attempt.attempt} already completed checkpoint {attempt.checkpoint_id}",
+            kind=ErrorKind.ALREADY_COMPLETED,
+        )
+    if attempt.timeline not in ("", view.timeline_id):
+        begun = "another job of that name has begun since"
+        if not view.slot:
+            begun = "nothing of it is here, or this is another store"
+        raise NotFoundError(
+            f"attempt {attempt.attempt} is of a job {attempt.job!r} that is gone: it was dropped, or its "
+            f"store was emptied or replaced; {begun}. Start again from step 1",
+            kind=ErrorKind.JOB_GONE,
+        )
+    raise NotFoundError(
+        f"attempt {attempt.attempt} is not on the timeline of job {attempt.job!r}: wrong job or wrong store?"
+    )
 
 
 def to_open(
@@ -112,7 +177,7 @@ def to_begin(
     """
     attempt, rival = planned.attempt, view.open_attempt
     try:
-        fencing.require_open(view, attempt)
+        require_open(view, attempt)
     except NotFoundError:
         pass  # it was never open
     else:
@@ -123,7 +188,7 @@ def to_begin(
         raise _parent_moved(parent, attempt.parent)
     if rival is not None and rival.slot > planned.slot:
         raise _opened_meanwhile(rival)
-    return fencing.to_fence(view, owner, take_over) or to_open(
+    return to_fence(view, owner, take_over) or to_open(
         view,
         attempt=attempt.attempt,
         owner=owner,
@@ -143,7 +208,7 @@ def to_abort(view: TimelineView, attempt: Attempt, reason: str) -> Aborted | Non
     fate = view.fate(attempt.attempt)
     if fate is not None and fate.ending is not Ending.SUBSUMED:
         return None
-    fencing.require_open(view, attempt)
+    require_open(view, attempt)
     return Aborted(attempt=attempt.attempt, checkpoint_id=attempt.checkpoint_id, reason=reason)
 
 
@@ -201,7 +266,7 @@ def to_complete(
                 "abandoned it since: start again from step 1"
             )
         return None
-    fencing.require_open(view, attempt)
+    require_open(view, attempt)
     last = view.last_completed
     parent = None if last is None else last.checkpoint_id
     if parent != attempt.parent:
@@ -320,6 +385,74 @@ def _refuse_moved(view: TimelineView, expected_last: int) -> None:
             f"{expected_last}: nothing was changed; look at what it would undo now, then confirm that",
             kind=ErrorKind.MOVED,
         )
+
+
+# ---- retention: savepoints, and what clean-up may subsume ----
+
+
+def to_savepoint(
+    view: TimelineView, checkpoint_id: int, name: str, until: datetime | None = None
+) -> Savepoint | None:
+    """Keep a checkpoint under a name, until then; `None` if that name already keeps it so long.
+
+    An abandoned checkpoint may be retained too: it can be read and exported, but not restored to.
+
+    Raises: NotFoundError (kind `checkpoint_gone`, `no_checkpoint`), ConflictError.
+    """
+    kept = view.savepoints.get(name)
+    if kept == checkpoint_id and view.savepoint_ends.get(name) == until:
+        return None
+    if kept not in (None, checkpoint_id):
+        raise ConflictError(
+            f"savepoint {name!r} already retains checkpoint {kept}: release it first, or use another name"
+        )
+    refuse_gone(entry_of(view, checkpoint_id))
+    return Savepoint(checkpoint_id=checkpoint_id, name=name, until=until)
+
+
+def to_release(view: TimelineView, name: str) -> Released | None:
+    """Release a savepoint; `None` if no savepoint has the name."""
+    kept = view.savepoints.get(name)
+    return None if kept is None else Released(checkpoint_id=kept, name=name)
+
+
+def ended_savepoints(view: TimelineView, now: datetime) -> list[str]:
+    """The savepoints that step 7 releases, ascending."""
+    return sorted(name for name, until in view.savepoint_ends.items() if until <= now)
+
+
+def to_release_ended(view: TimelineView, now: datetime) -> Released | None:
+    """Release the first savepoint whose time is over; `None` if there is none."""
+    ended = ended_savepoints(view, now)
+    return to_release(view, ended[0]) if ended else None
+
+
+def to_subsume(view: TimelineView, num_retained: int, before: datetime | None = None) -> Subsumed | None:
+    """Step 7: subsume the checkpoints beyond the last `num_retained`; `None` if there are none.
+
+    With `before` only those in whose place another one was by then, so that what remains says where the job
+    stood at any time since.
+
+    Never one that is not committed, has a blocked file, is the last one or seen by readers, or held by a
+    savepoint. Abandoned ones are subsumed as soon as their files are retracted.
+    """
+    saved = {*view.savepoints.values(), view.shown_id}
+    if view.open_attempt is not None and view.open_attempt.base:
+        saved.add(view.open_attempt.base)
+    retained = view.retained
+    beyond = [
+        entry
+        for entry, following in pairwise(retained[: 1 - num_retained if num_retained > 1 else None])
+        if (before is None or following.completed.recorded_at <= before)
+        and entry.committed is not None
+        and not entry.committed.blocked
+        and not entry.unfinished_resolutions
+    ]
+    abandoned = (
+        [] if view.retractions else [entry for entry in view.kept if view.is_abandoned(entry.checkpoint_id)]
+    )
+    subsumable = sorted({entry.checkpoint_id for entry in (*beyond, *abandoned)} - saved)
+    return Subsumed(checkpoint_ids=tuple(subsumable)) if subsumable else None
 
 
 # ---- conditions that several rules require ----

@@ -30,8 +30,6 @@ from dstl_dagster.timeline import (
     Timeline,
     TimelineView,
     decisions,
-    fencing,
-    retention,
 )
 from dstl_dagster.timeline.archive import Archive
 from dstl_dagster.timeline.record_codec import view_to_plain
@@ -109,7 +107,7 @@ def clean_up_does_not_decide_again_after_412(monkeypatch):
 @caught_by("take-over", "(opened): another attempt is open")
 def take_over_without_fence(monkeypatch):
     original = decisions.to_open
-    monkeypatch.setattr(fencing, "to_fence", lambda view, owner, take_over: None)
+    monkeypatch.setattr(decisions, "to_fence", lambda view, owner, take_over: None)
     monkeypatch.setattr(
         decisions,
         "to_open",
@@ -119,8 +117,8 @@ def take_over_without_fence(monkeypatch):
 
 @caught_by("take-over:0:4:crash_before", "cannot be done: checkpoint 1 is being made by attempt")
 def owner_may_not_fence_its_own_attempt(monkeypatch):
-    original = fencing.to_fence
-    monkeypatch.setattr(fencing, "to_fence", lambda view, owner, take_over: original(view, "", take_over))
+    original = decisions.to_fence
+    monkeypatch.setattr(decisions, "to_fence", lambda view, owner, take_over: original(view, "", take_over))
 
 
 @caught_by("blocked-replace:7:25:pause", "(completed): the attempt is not the open one")
@@ -163,7 +161,7 @@ def batch_is_applied_again(monkeypatch):
 
 @caught_by("blocked-keep", "checkpoint 2 of job 'sim' was deleted")
 def blocked_checkpoint_is_subsumed(monkeypatch):
-    original = retention.to_subsume
+    original = decisions.to_subsume
 
     def to_subsume(view: TimelineView, keep: int, _: Any = None) -> Any:
         unblocked = {
@@ -178,7 +176,7 @@ def blocked_checkpoint_is_subsumed(monkeypatch):
         }
         return original(dataclasses.replace(view, checkpoints=unblocked), keep)
 
-    monkeypatch.setattr(retention, "to_subsume", to_subsume)
+    monkeypatch.setattr(decisions, "to_subsume", to_subsume)
 
 
 @caught_by("blocked-replace", "was deleted without a resolution")
@@ -247,9 +245,9 @@ def restore_goes_to_an_abandoned_branch(monkeypatch):
 
 @caught_by("restore-twice", "is not retracted yet")
 def abandoned_is_subsumed_before_it_is_retracted(monkeypatch):
-    original = retention.to_subsume
+    original = decisions.to_subsume
     monkeypatch.setattr(
-        retention,
+        decisions,
         "to_subsume",
         lambda view, keep, _=None: original(dataclasses.replace(view, retractions=()), keep),
     )

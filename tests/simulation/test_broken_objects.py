@@ -31,7 +31,7 @@ from dstl_dagster.timeline import (
     Subsumed,
     Timeline,
     TimelineView,
-    retention,
+    decisions,
 )
 from tests.simulated import bystanders
 from tests.simulated.campaign import replayed
@@ -110,7 +110,7 @@ def deletion_before_subsumed(monkeypatch):
 
     def clean_up(self: CheckpointCoordinator, *arguments: Any, **options: Any) -> Any:
         timeline = self.timeline
-        record = retention.to_subsume(timeline.tail(), self.options.num_retained)
+        record = decisions.to_subsume(timeline.tail(), self.options.num_retained)
         if record is not None:
             self._job.timeline = _AsIf(timeline, record)  # type: ignore[assignment] # what collecting needs
             cleaning.collect_garbage(self._job, dry_run=False)
@@ -226,7 +226,7 @@ def clean_up_forgets_what_is_listed(monkeypatch):
 
 @caught_by("rivals 43", "(subsumed): 1 is not committed")
 def last_checkpoint_is_subsumed(monkeypatch):
-    original = retention.to_subsume
+    original = decisions.to_subsume
 
     def to_subsume(view: TimelineView, keep: int, _: Any = None) -> Any:
         ids = [entry.checkpoint_id for entry in view.retained if entry.committed is None]
@@ -234,14 +234,14 @@ def last_checkpoint_is_subsumed(monkeypatch):
         more = tuple(sorted({*ids, *(() if record is None else record.checkpoint_ids)}))
         return Subsumed(checkpoint_ids=more) if more else None
 
-    monkeypatch.setattr(retention, "to_subsume", to_subsume)
+    monkeypatch.setattr(decisions, "to_subsume", to_subsume)
 
 
 @caught_by("savepoint", "checkpoint 1 of job 'sim' was cleaned up")
 def savepoint_is_subsumed(monkeypatch):
-    original = retention.to_subsume
+    original = decisions.to_subsume
     monkeypatch.setattr(
-        retention,
+        decisions,
         "to_subsume",
         lambda view, keep, _=None: original(dataclasses.replace(view, savepoints={}), keep),
     )

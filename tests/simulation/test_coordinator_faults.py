@@ -24,7 +24,7 @@ from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, MemoryObjectStore, ObjectStore
 from dstl_dagster.testing.fault_schedules import AtRequests, Fault, SeededFaults, SimulatedCrash
 from dstl_dagster.testing.fault_store import FaultStore
-from dstl_dagster.timeline import Completed, TimelineView, decisions, fencing
+from dstl_dagster.timeline import Completed, TimelineView, decisions
 from tests.doubles.interleaving import Interleaving
 
 DAYS = (1, 2)
@@ -167,7 +167,7 @@ def test_rivals_make_each_checkpoint_once(seed):
     "broken",
     [
         (decisions, "to_complete", lambda view, attempt, **said: _complete_anyway(view, attempt, **said)),
-        (fencing, "to_fence", lambda view, owner, take_over: None),
+        (decisions, "to_fence", lambda view, owner, take_over: None),
     ],
     ids=["a fenced attempt completes", "nobody fences"],
 )

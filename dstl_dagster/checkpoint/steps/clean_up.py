@@ -1,7 +1,7 @@
 """Step 7: subsume what retention lets go, then list the job's objects, and delete those that nothing needs.
 
 Owns the order of deciding, reading and deleting. Does not own which checkpoints may go
-(`retention.to_subsume`), what garbage is (`garbage`), or what retained checkpoints need (`references`).
+(`decisions.to_subsume`), what garbage is (`garbage`), or what retained checkpoints need (`references`).
 
 Why this is safe. Each page of objects is listed before the timeline that classifies it is read, so the page
 holds nothing of an attempt opened later, and every attempt on it is on the timeline. Every deletion is pinned
@@ -52,8 +52,8 @@ from dstl_dagster.timeline import (
     Subsumed,
     Timeline,
     TimelineView,
+    decisions,
     next_view,
-    retention,
 )
 
 log = logging.getLogger(__name__)
@@ -112,11 +112,11 @@ def _subsume(job: Job, timeline: Timeline | _Foreseen, keep: int) -> tuple[int, 
 
     def next_record(view: TimelineView) -> Released | Subsumed | None:
         now = _surely_now(job)
-        released = retention.to_release_ended(view, now)
+        released = decisions.to_release_ended(view, now)
         if released is not None:
             return released
         before = now - job.options.min_age if job.options.min_age else None
-        record = retention.to_subsume(view, keep, before)
+        record = decisions.to_subsume(view, keep, before)
         return record and replace(record, checkpoint_ids=record.checkpoint_ids[:_SUBSUMED_AT_ONCE])
 
     while True:

@@ -145,7 +145,7 @@ def _publish_files(
     failure: Exception | None = None
     last = [file for file in manifest.files if _is_last(file.object_name)]
     for files in ([file for file in manifest.files if file not in last], last):
-        if files is last and any(each.state == "blocked" for each in outcomes.values()):
+        if files is last and any(each.state is CommitState.BLOCKED for each in outcomes.values()):
             waits = CommitOutcome(CommitState.BLOCKED, reason=_WAITS)
             outcomes |= {file.object_name: waits for file in last}
         elif files and failure is None:
@@ -162,7 +162,9 @@ def _publish_files(
     delete_copied(to_delete, job.clock, threads=job.threads)
     if failure is not None:
         raise failure
-    return _summarized(manifest.files, [outcomes[file.object_name] for file in manifest.files])
+    found = {file.object_name: _blocked(file, outcomes[file.object_name]) for file in manifest.files}
+    blocked = tuple(each for each in found.values() if each is not None)
+    return _Publication(tuple(name for name, each in found.items() if each is None), blocked)
 
 
 def _finish_resolutions(
@@ -217,9 +219,7 @@ def _replace(
             log.info("the object at %s is no longer the one that was resolved", file.object_name)
     outcome, copied = _compose_or_block(job, home, file, _AS_RESOLVED)
     delete_copied(copied, job.clock, threads=job.threads)
-    if outcome.state == "blocked":
-        return BlockedFile(file.object_name, outcome.reason or "", outcome.foreign_generation)
-    return None
+    return _blocked(file, outcome)
 
 
 def file_commit(job: Job, home: ObjectStore, file: FileReport, copied: Copied) -> FileCommit:
@@ -253,13 +253,9 @@ def _compose_or_block(job: Job, home: ObjectStore, file: FileReport, copied: Cop
         return CommitOutcome(CommitState.BLOCKED, reason=reason), ()
 
 
-def _summarized(files: Sequence[FileReport], outcomes: Sequence[CommitOutcome]) -> _Publication:
-    published: list[str] = []
-    blocked: list[BlockedFile] = []
-    for file, outcome in zip(files, outcomes, strict=True):
-        if outcome.state == "blocked":
-            blocked.append(BlockedFile(file.object_name, outcome.reason or "", outcome.foreign_generation))
-            log.warning("file %s is blocked: %s", file.object_name, outcome.reason)
-        else:
-            published.append(file.object_name)
-    return _Publication(tuple(published), tuple(blocked))
+def _blocked(file: FileReport, outcome: CommitOutcome) -> BlockedFile | None:
+    """As the record names it; `None` of a file that is published."""
+    if outcome.state is not CommitState.BLOCKED:
+        return None
+    log.warning("file %s is blocked: %s", file.object_name, outcome.reason)
+    return BlockedFile(file.object_name, outcome.reason or "", outcome.foreign_generation)

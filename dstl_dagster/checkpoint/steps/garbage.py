@@ -1,7 +1,7 @@
 """Step 7, the plan: which objects of a job nothing needs any more. Pure, but for archive look-ups.
 
 Owns the rules of garbage. Does not own listing and deleting (`clean_up`), or which checkpoints are subsumed
-(`retention.to_subsume`).
+(`decisions.to_subsume`).
 
 An object's name carries its attempt (`format.names`), and the timeline records how that attempt ended:
 

@@ -38,7 +38,7 @@ from dstl_dagster.keyed import (
     merged_sources,
 )
 from dstl_dagster.storage import OWN_RECORD, RECORD, CheckpointCost, RunningCost
-from dstl_dagster.timeline import Attempt, fencing
+from dstl_dagster.timeline import Attempt, decisions
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def record(
 
     def parent_if_open() -> Checkpoint | None:
         view = job.timeline.tail_to_append()
-        fencing.require_open(view, attempt)
+        decisions.require_open(view, attempt)
         on = attempt.builds_on
         return parent or (None if on is None else job.checkpoint(view, on, job.recorded_of(view, on)))
 

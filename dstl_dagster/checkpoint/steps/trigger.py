@@ -27,7 +27,6 @@ from dstl_dagster.timeline import (
     TimelineView,
     attempt_id,
     decisions,
-    fencing,
 )
 
 
@@ -178,7 +177,7 @@ def _open(
     attempt, home = attempt_id(job.new_id(), job.timeline.seen().timeline_id), Origin.home_of(job.store)
 
     def next_record(view: TimelineView) -> Fenced | Opened:
-        return fencing.to_fence(view, owner, take_over) or decisions.to_open(
+        return decisions.to_fence(view, owner, take_over) or decisions.to_open(
             view,
             attempt=attempt,
             owner=owner,
