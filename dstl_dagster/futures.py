@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dstl_dagster.clock import Clock, SystemClock
+from dstl_dagster.clock import SystemClock
 from dstl_dagster.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class TaskMailbox:
     An exception of a command is raised to the owner, and the commands behind it stay queued.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
+    def __init__(self) -> None:
+        self._clock = SystemClock()
         self._condition = threading.Condition()
         self._commands: deque[tuple[Callable[[], None], str]] = deque()
         self._owner = threading.get_ident()

@@ -29,7 +29,7 @@ from dstl_dagster.cli.output import Table, answer, confirm, say, show
 from dstl_dagster.cli.render import checkpoint_json, operators_json, operators_table, sources_table
 from dstl_dagster.cli.rows import keyed_operators, one_operator
 from dstl_dagster.errors import ErrorKind, NotFoundError
-from dstl_dagster.format import StateTtl, readable_duration
+from dstl_dagster.format import StateTtl, readable_duration, readable_time
 from dstl_dagster.keyed import NameChange, Source
 from dstl_dagster.state import ColumnChanges, StateSchema
 from dstl_dagster.timeline import AsOf
@@ -222,7 +222,7 @@ def _ttl_in_words(ttl: StateTtl, schema: StateSchema) -> str:
     clock = "the time of writing" if ttl.processing_time else "event time"
     if ttl.now_us is None:
         return f"{named} ({clock}); no row had a time yet"
-    return f"{named} ({clock}); now is {_EPOCH + timedelta(microseconds=ttl.now_us):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{named} ({clock}); now is {readable_time(_EPOCH + timedelta(microseconds=ttl.now_us))}"
 
 
 def _columns(schema: StateSchema) -> Iterator[dict[str, object]]:

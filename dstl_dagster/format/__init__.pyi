@@ -36,6 +36,7 @@ from dstl_dagster.format.readable import (
     nearest as nearest,
     readable_bytes as readable_bytes,
     readable_duration as readable_duration,
+    readable_time as readable_time,
     unbroken as unbroken,
 )
 from dstl_dagster.format.sequence import SequenceNumber as SequenceNumber

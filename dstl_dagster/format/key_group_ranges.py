@@ -54,10 +54,10 @@ class KeyGroupRange:
         return cls(start_key_group, end_key_group)
 
     @classmethod
-    def parse_all(cls, text: str, key: str = "key_groups") -> tuple[KeyGroupRange, ...]:
+    def parse_all(cls, text: str) -> tuple[KeyGroupRange, ...]:
         """The ranges in text such as `0-15,20`, both ends inclusive; ascending and disjoint.
 
-        Raises: InvalidInputError naming `key`, the option that the text is of.
+        Raises: InvalidInputError naming option `key_groups`, which the text is of.
         """
         found: list[KeyGroupRange] = []
         for part in text.split(",") if text.strip() else []:
@@ -68,12 +68,12 @@ class KeyGroupRange:
                     raise ValueError(part)
             except ValueError as error:
                 raise InvalidInputError(
-                    f"option {key} takes numbers and ranges such as 0-15,20, not {part!r}"
+                    f"option key_groups takes numbers and ranges such as 0-15,20, not {part!r}"
                 ) from error
         found.sort(key=lambda each: each.start_key_group)
         for one, other in pairwise(found):
             if one.intersection(other).number_of_key_groups:
-                raise InvalidInputError(f"option {key} names key group {other.start_key_group} twice")
+                raise InvalidInputError(f"option key_groups names key group {other.start_key_group} twice")
         return tuple(found)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 _KIB = 1024
 _LONG_WORD = re.compile(r"[^\s/-]{25,}")
@@ -61,6 +61,11 @@ def readable_duration(time: timedelta) -> str:
         if count:
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2]) or "0 s"
+
+
+def readable_time(when: datetime) -> str:
+    """`2026-11-22 18:00:05 UTC`, of a time in UTC."""
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def readable_bytes(count: int) -> str:

@@ -133,7 +133,7 @@ def refuse_repeated_keys(
 
     Raises: InvalidInputError (kind `duplicate_key`) naming the first repeated key.
     """
-    for start, end in whole_group_runs(sorted_groups):
+    for start, end in _whole_group_runs(sorted_groups):
         keys = rows.slice(start, end - start)
         numbers, count = key_numbers(keys, key_columns)
         if count == keys.num_rows:
@@ -149,17 +149,15 @@ def refuse_repeated_keys(
         )
 
 
-def whole_group_runs(
-    sorted_groups: npt.NDArray[np.uint16], least_rows: int = _RUN_ROWS
-) -> Iterator[tuple[int, int]]:
-    """Cut ascending key groups into runs [start, end) of whole key groups, each of about `least_rows`.
+def _whole_group_runs(sorted_groups: npt.NDArray[np.uint16]) -> Iterator[tuple[int, int]]:
+    """Cut ascending key groups into runs [start, end) of whole key groups, each of about `_RUN_ROWS`.
 
     All rows of a key are in one run, because they are in one key group.
     """
     total = len(sorted_groups)
     start = 0
     while start < total:
-        last = sorted_groups[min(start + least_rows, total) - 1]
+        last = sorted_groups[min(start + _RUN_ROWS, total) - 1]
         end = int(np.searchsorted(sorted_groups, last, side="right"))
         yield start, end
         start = end

@@ -24,9 +24,10 @@ from datetime import UTC, date, datetime
 from enum import Enum, auto
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
+from dstl_dagster.format import readable_time
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline.missing import missing_job
-from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
+from dstl_dagster.timeline.view import TimelineView
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _SHOWN = re.compile(r"chk-(\d{8,})")  # as the partitions of Dagster's asset are named
@@ -226,7 +227,8 @@ class AsOf:
         first = chain[0]
         if place == 0 and first.completed.parent is None:
             raise NotFoundError(
-                f"job {job!r} had no checkpoint yet at {self._name}: its first is of {_shown(first)}",
+                f"job {job!r} had no checkpoint yet at {self._name}: its first is of "
+                f"{readable_time(first.completed.recorded_at)}",
                 kind=ErrorKind.NO_CHECKPOINT,
             )
         found = chain[place - 1] if place else None
@@ -236,7 +238,7 @@ class AsOf:
         if following is not None and following.completed.parent != known:
             raise NotFoundError(
                 f"where job {job!r} stood at {self._name} was cleaned up: the next checkpoint left is "
-                f"{following.checkpoint_id}, of {_shown(following)}",
+                f"{following.checkpoint_id}, of {readable_time(following.completed.recorded_at)}",
                 kind=ErrorKind.CHECKPOINT_GONE,
             )
         assert known is not None
@@ -267,7 +269,3 @@ def _instant(text: str) -> datetime:
             f"{text!r} is not a time: write it as 2026-11-22T18:00Z (without a zone it is UTC)"
         ) from error
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
-
-
-def _shown(entry: CheckpointEntry) -> str:
-    return f"{entry.completed.recorded_at:%Y-%m-%d %H:%M:%S} UTC"

@@ -15,6 +15,7 @@ from datetime import datetime
 from itertools import pairwise
 
 from dstl_dagster.errors import ConflictError, ErrorKind, FencedError, NotFoundError
+from dstl_dagster.format import readable_time
 from dstl_dagster.timeline.attempt import Attempt, PlannedAttempt
 from dstl_dagster.timeline.records import (
     Aborted,
@@ -51,7 +52,7 @@ def to_fence(view: TimelineView, owner: str, take_over: bool | uuid.UUID) -> Fen
     if rival.owner != owner and take_over is not True and take_over != rival.attempt:
         raise ConflictError(
             f"checkpoint {rival.checkpoint_id} is being made by attempt {rival.attempt} of {rival.owner!r} "
-            f"(since {rival.recorded_at:%Y-%m-%d %H:%M:%S} UTC). Wait for it or, if it is dead, "
+            f"(since {readable_time(rival.recorded_at)}). Wait for it or, if it is dead, "
             "end it with `dstl checkpoints abort`, or take over: trigger with take_over=True, or in Dagster "
             "tag the run dstl/take_over: true",
             kind=ErrorKind.ATTEMPT_OPEN,

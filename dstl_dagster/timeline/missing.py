@@ -11,10 +11,9 @@ from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from dstl_dagster.errors import DstlError, ErrorKind, InvalidInputError, NotFoundError
-from dstl_dagster.format import JOBS_PREFIX, JobNames, nearest, validated_job
+from dstl_dagster.format import JOBS_PREFIX, JobNames, nearest, readable_time, validated_job
 from dstl_dagster.storage import ObjectStore
 from dstl_dagster.timeline.attempt import is_attempt_of
-from dstl_dagster.timeline.records import TimelineRecord
 from dstl_dagster.timeline.timeline import Timeline
 from dstl_dagster.timeline.view import CheckpointEntry, TimelineView
 
@@ -85,17 +84,17 @@ def gone_checkpoint(timeline: Timeline, checkpoint_id: int) -> NotFoundError:
         return never
     except DstlError:
         record = None
-    by = "" if record is None else f": record {record.slot}, of {_when(record)}, subsumed it"
+    by = (
+        ""
+        if record is None
+        else f": record {record.slot}, of {readable_time(record.recorded_at)}, subsumed it"
+    )
     there = ", ".join(str(entry.checkpoint_id) for entry in view.retained[-10:]) or "none"
     return NotFoundError(
         f"checkpoint {checkpoint_id} of job {timeline.job!r} was cleaned up{by}. There are {there}; "
         "a savepoint, or a larger execution.checkpointing.num-retained, keeps one longer",
         kind=ErrorKind.CHECKPOINT_GONE,
     )
-
-
-def _when(record: TimelineRecord) -> str:
-    return f"{record.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def missing_object(

@@ -109,9 +109,8 @@ def check_object(store: ObjectStore, name: str, expected: Expected, found: Findi
             found.problem(name, "is missing")
             return False
         size, crc = _read(store, name, stat.size, stat.generation)
-    except UnavailableError:
-        raise
     except DstlError as error:
+        raise_unless_damage(error)
         found.problem(name, f"cannot be read: {error.message}")
         return False
     found.checked(name, size)
@@ -141,9 +140,8 @@ def is_as_expected(store: ObjectStore, name: str, expected: Expected, found: Fin
         return False
     try:
         size, crc = _read(store, name, expected.size, expected.generation)
-    except UnavailableError:
-        raise
-    except DstlError:
+    except DstlError as error:
+        raise_unless_damage(error)
         return False
     if (size, crc) != (expected.size, expected.crc32c):
         return False
@@ -203,9 +201,8 @@ class FileChecks:
             return False
         try:
             source = self._cache.open(self._store, stream)
-        except UnavailableError:
-            raise
-        except DstlError:
+        except DstlError as error:
+            raise_unless_damage(error)
             return False
         if source is None:
             return False

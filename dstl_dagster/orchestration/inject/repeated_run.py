@@ -21,17 +21,21 @@ from dstl_dagster.orchestration.code_location import (
     maintenance_job,
     steps_behind,
 )
-from dstl_dagster.orchestration.keys import TAG_ALREADY_IN, TAG_CHECKPOINT, TAG_FAIL_IF_APPLIED, JobAssets
+from dstl_dagster.orchestration.keys import (
+    TAG_ALREADY_IN,
+    TAG_BACKFILL,
+    TAG_CHECKPOINT,
+    TAG_FAIL_IF_APPLIED,
+    JobAssets,
+)
 from dstl_dagster.orchestration.owners import run_of_owner, step_of_owner
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.report.events import state_version
 from dstl_dagster.orchestration.report.failed_partitions import planned_before
 from dstl_dagster.orchestration.report.links import checkpoint_link, launchpad_link
 from dstl_dagster.orchestration.report.shown import Page
+from dstl_dagster.orchestration.timeline_check import NEWEST_EVENTS
 from dstl_dagster.timeline import BatchKey
-
-_BACKFILL = "dagster/backfill"
-_NEWEST_EVENTS = 25
 
 
 def log_repeated(context: dg.OpExecutionContext, job: str, applied: Attempt, key: BatchKey) -> None:
@@ -69,7 +73,7 @@ def repeated_checks(context: dg.OpExecutionContext, checkpoint_id: int) -> list[
     results = []
     for key in sorted(context.selected_asset_check_keys):
         history = context.instance.event_log_storage.get_asset_check_execution_history(
-            key, limit=_NEWEST_EVENTS
+            key, limit=NEWEST_EVENTS
         )
         said = (each.evaluation for each in history)  # or that it is planned, as by this run
         told = next((each for each in said if isinstance(each, dg.AssetCheckEvaluation)), None)
@@ -91,7 +95,7 @@ def observe_if_unchanged(context: dg.OpExecutionContext, assets: JobAssets, appl
     checkpoint_id = applied.checkpoint_id
     run = context.instance.get_run_by_id(context.run_id)  # with the tags that an earlier step has added
     tags = {} if run is None else run.tags
-    if not context.has_assets_def or _BACKFILL in tags or TAG_ALREADY_IN not in tags:
+    if not context.has_assets_def or TAG_BACKFILL in tags or TAG_ALREADY_IN not in tags:
         return False
     partition = partition_of(context)
     # The tag may be of another job that the run writes too: what is new has no materialization yet.

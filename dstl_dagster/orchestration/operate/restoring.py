@@ -15,8 +15,8 @@ from pydantic import Field
 
 from dstl_dagster.checkpoint import RestorePlan
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.format import counted, names_in_words, readable_bytes
-from dstl_dagster.orchestration.keys import JobAssets
+from dstl_dagster.format import counted, names_in_words, readable_bytes, readable_time
+from dstl_dagster.orchestration.keys import TAG_BACKFILL, JobAssets
 from dstl_dagster.orchestration.owners import owner_of
 from dstl_dagster.orchestration.report.checkpoint_page import positions_in_words
 from dstl_dagster.orchestration.report.links import shown_lines
@@ -24,7 +24,6 @@ from dstl_dagster.orchestration.steps import Step, match_partitions, report_chec
 from dstl_dagster.timeline import Restored
 
 _RESTORE_OP = "restore"
-_BACKFILL = "dagster/backfill"
 _CONFIRMED = re.compile(r"\s*(\d+)\s*->\s*(\d+)\s*")
 
 
@@ -105,7 +104,7 @@ def report_restore(step: Step, request_id: uuid.UUID) -> None:
 def _chosen_checkpoint(step: Step, *, anew: bool) -> int:
     """The one to go back to; 0 to begin anew."""
     context = step.context
-    backfill = context.run.tags.get(_BACKFILL)
+    backfill = context.run.tags.get(TAG_BACKFILL)
     if backfill is not None:
         raise InvalidInputError(
             f"this run belongs to backfill {backfill}, and a restore is no backfill: each run would undo "
@@ -150,7 +149,7 @@ def _plan_metadata(plan: RestorePlan) -> dict[str, Any]:
                 {
                     "checkpoint": JobAssets.partition_key(completed.checkpoint_id),
                     "batch": names_in_words(*(key.key for key in completed.batches)),
-                    "completed": f"{completed.recorded_at:%Y-%m-%d %H:%M:%S} UTC",
+                    "completed": readable_time(completed.recorded_at),
                     "changelog": "" if manifest is None else readable_bytes(manifest.state_bytes),
                     "files": len(completed.files),
                     "file size": "" if manifest is None else readable_bytes(manifest.file_bytes),

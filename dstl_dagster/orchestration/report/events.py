@@ -20,6 +20,7 @@ from dstl_dagster.format import (
     breakable,
     measure,
     mebibytes,
+    readable_time,
 )
 from dstl_dagster.keyed import OperatorEntry
 from dstl_dagster.orchestration.code_location import definition_of
@@ -172,7 +173,7 @@ class Reporter(Pages):
         ]
         named = ", ".join(self.assets.partition_key(each.checkpoint_id) for each in left)
         said: dict[str, Any] = {
-            "rolled back at": f"{restored.recorded_at:%Y-%m-%d %H:%M:%S} UTC",
+            "rolled back at": readable_time(restored.recorded_at),
             "rolled back by": dg.MetadataValue.md(owner_link(restored.by)),
             "left behind": named or "nothing",
             "run again": dg.MetadataValue.md(shown_lines(days) or "nothing"),

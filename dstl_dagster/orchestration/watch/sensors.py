@@ -19,7 +19,7 @@ import dagster as dg
 from dstl_dagster.checkpoint import Attempt, CheckpointCoordinator
 from dstl_dagster.clock import Clock, SystemClock
 from dstl_dagster.errors import ConflictError, NotFoundError
-from dstl_dagster.format import counted
+from dstl_dagster.format import counted, readable_time
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_COMMIT, JobAssets
 from dstl_dagster.orchestration.operate.maintenance import commit_run_config
@@ -205,8 +205,8 @@ def requests_to_commit(follower: TimelineFollower, tick: Tick) -> list[dg.RunReq
         if follower.clock.now() > until:
             return False
         tick.waiting = (
-            f"waiting for {who}, since {since:%Y-%m-%d %H:%M:%S} UTC; a run is requested if it has not "
-            f"committed by {until:%Y-%m-%d %H:%M:%S}"
+            f"waiting for {who}, since {readable_time(since)}; a run is requested if it has not "
+            f"committed by {readable_time(until)}"
         )
         return True
 
