@@ -183,15 +183,10 @@ class CheckpointReader:
     def verify(self, checkpoint_id: int | None = None, *, progress: Progress | None = None) -> Verification:
         """Read everything that a checkpoint needs, by default the last one, and report what is wrong.
 
-        `progress` is called with (checks done, checks in total). Raises: as `get`; NotFoundError (kind
-        `no_checkpoint`) before the first one; UnavailableError: then nothing is known.
+        `progress` is called with (checks done, checks in total). Raises: as `at`; UnavailableError: then
+        nothing is known.
         """
-        checkpoint = self.latest() if checkpoint_id is None else self.get(checkpoint_id)
-        if checkpoint is None:
-            raise NotFoundError(
-                f"job {self.job!r} has no completed checkpoint yet", kind=ErrorKind.NO_CHECKPOINT
-            )
-        return verify_checkpoint(self._job, checkpoint, progress)
+        return verify_checkpoint(self._job, self.at(checkpoint_id), progress)
 
     def newest_verified(self) -> tuple[Checkpoint | None, tuple[Verification, ...]]:
         """The newest checkpoint whose state is undamaged, and what is wrong with each newer one.

@@ -28,7 +28,6 @@ from dstl_dagster.cli.options import (
 from dstl_dagster.cli.output import Table, answer, confirm, say, show
 from dstl_dagster.cli.render import checkpoint_json, operators_json, operators_table, sources_table
 from dstl_dagster.cli.rows import keyed_operators, one_operator
-from dstl_dagster.errors import ErrorKind, NotFoundError
 from dstl_dagster.format import StateTtl, readable_duration, readable_time
 from dstl_dagster.keyed import NameChange, Source
 from dstl_dagster.state import ColumnChanges, StateSchema
@@ -62,7 +61,7 @@ def operator_command(
     With the last operator that a source wrote, its position goes: it begins anew. Change the program at the
     same time.
     """
-    latest = _latest(coordinator)
+    latest = coordinator.at()
     changes = NameChange(operators=_name_changes(rename, drop))
     if not changes:
         answer(as_json, operators_json(latest), operators_table(latest))
@@ -85,20 +84,13 @@ def source_command(
     That makes a checkpoint of its own. A source that was dropped begins anew where a program still has it,
     and the operators that it wrote stay.
     """
-    latest = _latest(coordinator)
+    latest = coordinator.at()
     changes = NameChange(sources=_name_changes(rename, drop))
     if not changes:
         shown = {name: each.to_json() for name, each in sorted(latest.manifest.sources.items())}
         answer(as_json, shown, sources_table(latest))
         return
     _change(coordinator, latest, changes, yes=yes, as_json=as_json)
-
-
-def _latest(coordinator: CheckpointCoordinator) -> Checkpoint:
-    latest = coordinator.latest()
-    if latest is None:
-        raise NotFoundError(f"job {coordinator.job!r} has no checkpoint yet", kind=ErrorKind.NO_CHECKPOINT)
-    return latest
 
 
 def _name_changes(rename: tuple[str, ...], drop: tuple[str, ...]) -> dict[str, str | None]:

@@ -49,7 +49,7 @@ _FOLDED = 1000
 
 
 @dataclass(frozen=True)
-class Pages:
+class PageEntries:
     """What the pages of a job's checkpoints show, as of a view of its timeline.
 
     `page`: its definitions have the jobs that links lead to.

@@ -38,7 +38,7 @@ from dstl_dagster.orchestration.keys import (
     JobAssets,
 )
 from dstl_dagster.orchestration.report.checkpoint_page import (
-    Pages,
+    PageEntries,
     batch_name,
     cost_numbers,
     operator_details,
@@ -64,7 +64,7 @@ _ROWS, _PARTITION_ROWS, _URI = "dagster/row_count", "dagster/partition_row_count
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reporter(Pages):
+class Reporter(PageEntries):
     """Makes the events of a job's assets.
 
     Attributes:
