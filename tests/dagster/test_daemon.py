@@ -58,7 +58,8 @@ run_launcher:
   config: {{folder: {folder}, hold_at: 3}}
 """
 PATIENCE_SECONDS = 300.0
-POLL_SECONDS = 0.05
+POLL_SECONDS, SHORT_SECONDS = 0.25, 0.05
+"""Between two looks into Dagster's databases, and where one must not miss what lasts for a second."""
 CHECKPOINTS = 60
 KEEP_ALL = CheckpointOptions(num_retained=1_000)
 
@@ -105,7 +106,7 @@ class Daemon:
                 start_new_session=True,
             )
 
-    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+    def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = POLL_SECONDS) -> None:
         """It lives until the condition holds."""
         assert self._process is not None
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -115,7 +116,7 @@ class Daemon:
                 ended = "" if code is None else f", and the daemon ended with {code}"
                 log = (self._home / "daemon.log").read_text(errors="replace")[-8000:]
                 raise AssertionError(f"{what}{ended}; its log:\n{log}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(seconds)
 
     def kill(self) -> None:
         """SIGKILL to it and to every process it started."""
@@ -189,18 +190,19 @@ def test_a_daemon_killed_twice_reports_and_asks_once(
         days_code.make_outside(os.environ["DSTL_DAYS_URI"], place, files=0, options=KEEP_ALL)
     daemon, held = Daemon(home), home / "held"
 
-    def live_until(happened: Callable[[], bool], what: str) -> None:
+    def live_until(happened: Callable[[], bool], what: str, seconds: float = POLL_SECONDS) -> None:
         """One life of the daemon, which is killed. It ends earlier if a launch is held."""
         daemon.start()
         try:
-            daemon.wait_for(lambda: held.exists() or happened(), what)
+            daemon.wait_for(lambda: held.exists() or happened(), what, seconds)
         finally:
             daemon.kill()
         if held.exists():
             held.rename(home / "was_held")
 
     with dg.DagsterInstance.get() as instance:
-        live_until(lambda: _last_reported(instance) >= CHECKPOINTS // 4, "too few were reported")
+        a_quarter = CHECKPOINTS // 4
+        live_until(lambda: _last_reported(instance) >= a_quarter, "too few were reported", SHORT_SECONDS)
         assert len(_reported(instance)) < CHECKPOINTS, "killed too late to show anything"
 
         def is_done() -> bool:
