@@ -14,13 +14,26 @@ from dstl_dagster.errors import DstlError
 __all__ = ["main"]
 
 _COMMANDS = {
-    "changelog": ("dstl_dagster.cli.changelog", "changelog_group"),
-    "checkpoints": ("dstl_dagster.cli.checkpoints", "checkpoints_group"),
-    "demo": ("dstl_dagster.cli.demo", "demo_command"),
-    "gcs-server": ("dstl_dagster.cli.gcs_server", "gcs_server_command"),
-    "jobs": ("dstl_dagster.cli.jobs", "jobs_group"),
-    "storage": ("dstl_dagster.cli.storage", "storage_group"),
+    "changelog": ("changelog", "changelog_group", "Inspect changelog files."),
+    "checkpoints": (
+        "checkpoints",
+        "checkpoints_group",
+        "Inspect the checkpoints of a job, restore one, keep one, clean up.",
+    ),
+    "demo": (
+        "demo",
+        "demo_command",
+        "Run real flights through Dagster and Spark, kill a step in the middle, and prove the result.",
+    ),
+    "gcs-server": (
+        "gcs_server",
+        "gcs_server_command",
+        "Serve Google Cloud Storage on this machine only, without credentials, until SIGINT or SIGTERM.",
+    ),
+    "jobs": ("jobs", "jobs_group", "List the jobs of a store; show, clone, swap or drop one."),
+    "storage": ("storage", "storage_group", "Check that a store is fit to hold checkpoints, and tidy it."),
 }
+"""Of each its module here, its name there, and its help's first sentence, as there: a test compares."""
 
 
 class _LazyGroup(click.Group):
@@ -32,10 +45,14 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in _COMMANDS:
             return None
-        module, attribute = _COMMANDS[cmd_name]
-        command = getattr(import_module(module), attribute)
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command = getattr(import_module(f"{__name__}.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, sentence) for name, (_, _, sentence) in _COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
