@@ -77,17 +77,20 @@ def test_columns_that_no_expression_names_stay(job: Job) -> None:
 @pytest.mark.parametrize("of_columns", [False, True])
 def test_no_setting_of_the_session_changes_a_value(job: Job, of_columns: bool) -> None:
     """Without ANSI Spark casts a number that is too long to another one, and other text to null."""
-    how: dict[str, Any] = {"schema": "tail STRING, n INT", "delete": None}
+    how: dict[str, Any] = {"schema": "tail STRING, n INT, a ARRAY<INT>", "delete": None}
     job.spark.sql("SET spark.sql.ansi.enabled=FALSE")
     try:
         for rule in ("3000000000L * new.flights", "concat('1', new.tail)"):
             update = {"n": F.expr(rule) if of_columns else f"{rule} -- of each"}
             with pytest.raises(PySparkException, match="update of column 'n': INT does not hold its value"):
                 merge(job, [("x", 1, 1.0, False)], update=update, **how)
-        assert merge(job, [("x", 1, 1.0, False)], update={"n": "'7'"}, **how) == (1, 0)
+        with pytest.raises(InvalidInputError, match="update of column 'a': it is list<element: int64>"):
+            merge(job, [("x", 1, 1.0, False)], update={"a": "array(3000000000L)"}, **how)
+        update = {"n": "'7'", "a": "coalesce(old.a, array(CAST(new.flights AS SMALLINT)))"}
+        assert merge(job, [("x", 1, 1.0, False)], update=update, **how) == (1, 0)
     finally:
         job.spark.conf.unset("spark.sql.ansi.enabled")
-    assert state(job) == {"x": (7,)}
+    assert state(job) == {"x": (7, [1])}
 
 
 def test_a_key_twice_is_refused_even_if_it_changes_nothing(job: Job) -> None:

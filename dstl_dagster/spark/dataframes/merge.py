@@ -156,6 +156,7 @@ class _Merge:
         self._state = state
         self._what = f"state of operator {state.operator!r}"
         self._case_sensitive = case_sensitive
+        self._is_ansi = is_ansi(changes.sparkSession)
         self._columns = spark_schema(state.schema.columns)
         self.new_columns: list[str] = []
         self._keys: dict[str, str] = {}
@@ -208,7 +209,7 @@ class _Merge:
         that looks at other rows, or is not deterministic.
         """
         state, columns = self._state, list[Expression]()
-        as_type = _as_type if is_ansi(self._changes.sparkSession) else _as_type_by_ansi
+        as_type = _as_type if self._is_ansi else _as_type_by_ansi
         by_name = update_by_name(
             update, state.schema, state.filled, self._what, case_sensitive=self._case_sensitive
         )
@@ -251,7 +252,8 @@ class _Merge:
 
     def _type_in_spark(self, rows: DataFrame, expression: Expression, field: st.StructField) -> st.DataType:
         """The type of a rule's values until they are written: the column's; or their own if they have structs
-        of other fields, or in another order, which the task casts by name.
+        of other fields, or in another order, which the task casts by name, or if Spark's cast would change
+        what is inside of them.
 
         Raises: InvalidInputError if the column's do not hold them.
         """
@@ -263,7 +265,8 @@ class _Merge:
         except AnalysisException:
             self._refuse_unknown(rows, [column], [_update_of(field.name)])
             raise
-        if has_same_fields(found.dataType, field.dataType):
+        casts = self._is_ansi or "void" in found.dataType.simpleString()  # a null, and `array()`
+        if casts and has_same_fields(found.dataType, field.dataType):
             return field.dataType
         own, kind = (arrow_schema(st.StructType([each]), self._what).field(0).type for each in (found, field))
         if wider_type(kind, own) != kind:
@@ -326,10 +329,7 @@ def _as_type(rule: Expression, spark_type: st.DataType, _: str) -> Expression:
 
 
 def _as_type_by_ansi(rule: Expression, spark_type: st.DataType, what: str) -> Expression:
-    """As `_as_type`, in a session whose CAST makes another number, or null, of what the type does not hold.
-
-    A value inside of an array, a map or a struct is not looked at.
-    """
+    """As `_as_type`, in a session whose CAST makes another value, or null, of what the type does not hold."""
     value = F.expr(_enclosed(rule)) if isinstance(rule, str) else rule
     cast = value.try_cast(spark_type)
     message = f"{what}: {spark_type.simpleString().upper()} does not hold its value: CAST it in the rule"
