@@ -157,7 +157,8 @@ class CheckpointReader:
         if checkpoint_id is None:
             return None
         completed = self.timeline.completed(checkpoint_id)
-        batch = next((each for each in completed.batches if key in (each, each.key)), None)
+        made = (completed.batch, *completed.batches)
+        batch = next((each for each in made if each is not None and key in (each, each.key)), None)
         return Attempt(
             checkpoint_id=completed.checkpoint_id,
             attempt=completed.attempt,

@@ -65,7 +65,7 @@ def partition_in(
     batch = completed.batch
     if definition is None or batch is None or not has_partition(definition, batch.key, instance):
         return None
-    return batch.key if _is_of(batch, window_of(definition, batch.key)) else None
+    return batch.key if is_of(batch, window_of(definition, batch.key)) else None
 
 
 def is_held(view: TimelineView, definition: dg.PartitionsDefinition[Any] | None, key: str) -> bool:
@@ -77,7 +77,7 @@ def is_held(view: TimelineView, definition: dg.PartitionsDefinition[Any] | None,
     if not known or definition is None or not is_of_time or not definition.has_partition_key(key):
         return view.applied_in(key) is not None
     window = window_of(definition, key)
-    return any(_is_of(batch, window) and view.applied_in(batch) is not None for batch in known)
+    return any(is_of(batch, window) and view.applied_in(batch) is not None for batch in known)
 
 
 def held_by(view: TimelineView, key: str, asset: dg.AssetKey, assets: JobAssets) -> bool | None:
@@ -94,6 +94,6 @@ def held_by(view: TimelineView, key: str, asset: dg.AssetKey, assets: JobAssets)
     return False if made and others.issuperset(made) else None
 
 
-def _is_of(batch: BatchKey, window: dg.TimeWindow | None) -> bool:
+def is_of(batch: BatchKey, window: dg.TimeWindow | None) -> bool:
     """A batch of time that another definition had may have the same name."""
     return "/" not in batch.window or batch.window == interval(window)

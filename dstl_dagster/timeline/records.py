@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Final
@@ -44,12 +44,15 @@ class BatchKey(Stored):
             their path; empty for any other.
         run: what applies it, where one that applies it again must not pass for a repeat. No part of
             the identity.
+        parts: of a batch that replaces several partitions of a table, these: the batches that it is. No part
+            of the identity.
     """
 
     key: str
     source: str = ""
     window: str = ""
     run: str = field(default="", compare=False)
+    parts: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, key: BatchKeyLike) -> BatchKey | None:
@@ -69,6 +72,11 @@ class BatchKey(Stored):
     def identity(self) -> str:
         """All of it, as a text that differs for another batch."""
         return json.dumps([self.key, self.source, self.window])
+
+    @property
+    def each(self) -> tuple[BatchKey, ...]:
+        """Those that a timeline knows: itself, or one of each part."""
+        return tuple(replace(self, key=part, parts=()) for part in self.parts) or (self,)
 
     def __str__(self) -> str:
         return self.key
@@ -185,7 +193,7 @@ class Completed(OfABatch, TimelineRecord):
     @property
     def batches(self) -> tuple[BatchKey, ...]:
         """All that it holds first: of another job's state those that this applied, oldest first."""
-        return self.applied if self.batch is None else (*self.applied, self.batch)
+        return self.applied if self.batch is None else (*self.applied, *self.batch.each)
 
 
 @dataclass(frozen=True)

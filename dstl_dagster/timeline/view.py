@@ -238,6 +238,8 @@ class TimelineView:
 
         A text is a name: of the batches of any source that have it, the one that was applied last counts.
         """
+        if isinstance(key, BatchKey):
+            key = key.each[0]
         # Newest first: a batch of an abandoned checkpoint may have been applied again since.
         for checkpoint_id in reversed(self.checkpoints_since_snapshot(key)):
             if not self.is_abandoned(checkpoint_id):

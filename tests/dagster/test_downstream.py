@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import (  # no public names
+    InProcessCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from dstl_dagster import build_downstream_sensor
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ConflictError, InvalidInputError
 from dstl_dagster.settings.checkpoint import CheckpointOptions
+from dstl_dagster.timeline import RUN_WINDOW, BatchKey
 from tests.dagster.conftest import Daemon as CheckpointDaemon
-from tests.dagster.days import DAYS, JOB
+from tests.dagster.days import DAYS, JOB, SOURCE
 
 if TYPE_CHECKING:
     from tests.dagster.conftest import Days
@@ -24,6 +31,7 @@ pytestmark = pytest.mark.dagster
 
 DAY = "2024-01-{:02}".format
 AT_ONCE = CheckpointOptions(num_retained=1)
+_LOADED = LoadableTargetOrigin(module_name="definitions")
 
 
 @dg.op
@@ -45,12 +53,19 @@ class Daemon:
     name: str | None = None
     cursor: str | None = None
     said: str = ""
+    definitions: dg.Definitions | None = None
+    origin: RemoteJobOrigin | None = None
 
     def tick(self, rng: random.Random | None = None) -> None:
         sensor = build_downstream_sensor(JOB, report, name=self.name, **self.options)
         with dg.build_sensor_context(
-            instance=self.days.instance, cursor=self.cursor, resources={"changelog": self.days.resource()}
+            instance=self.days.instance,
+            cursor=self.cursor,
+            resources={"changelog": self.days.resource()},
+            definitions=self.definitions,
         ) as context:
+            if self.origin is not None:  # as the code server of a location sets it
+                context._code_location_origin = self.origin.repository_origin.code_location_origin
             result = sensor(context)
         assert isinstance(result, dg.SensorResult)
         self.said = "" if result.skip_reason is None else str(result.skip_reason.skip_message)
@@ -90,6 +105,7 @@ class Daemon:
                 status=status,
                 run_config=dict(request.run_config),
                 tags={**request.tags, **tags},
+                remote_job_origin=self.origin,
             )
         )
 
@@ -184,6 +200,74 @@ def test_a_run_is_for_the_partition_of_the_batch(days: Days) -> None:
     assert daemon.asked("dagster/partition") == [DAY(1), DAY(2)]
     newest = days.instance.get_runs(limit=1)[0]
     assert newest.run_config == {"ops": {"look": {"config": {"day": DAY(2)}}}}
+
+
+def test_each_partition_of_a_batch_of_several_is_asked_for(days: Days) -> None:
+    """A single-run backfill is one checkpoint, and a run is for one partition."""
+    owner = days.coordinator("a backfill")
+    several = BatchKey("3 partitions", SOURCE, f"{RUN_WINDOW}1", parts=(DAY(1), DAY(2), DAY(3)))
+    attempt = owner.trigger(idempotency_key=several)
+    owner.record(attempt, [days.code.write_change(days.store, attempt, b"a")], [], {})
+    owner.confirm(attempt)
+    owner.compose_commit()
+    make(days, DAY(4), files=0)
+    daemon = Daemon(days, {"partitions_def": DAYS, "max_runs_per_tick": 2})
+    for _ in range(3):
+        daemon.tick()
+    assert daemon.asked("dagster/partition") == [DAY(1), DAY(2), DAY(3), DAY(4)]
+    assert daemon.asked() == ["1", "1", "1", "2"]
+    daemon.cursor = None
+    daemon.tick()
+    assert len(daemon.asked()) == 4
+
+
+def test_a_partition_of_another_time_fails_the_tick(days: Days) -> None:
+    """The week of that name would be run after its first day, and never again."""
+    make(days, DAY(7), files=0)
+    daemon = Daemon(days, {"partitions_def": dg.WeeklyPartitionsDefinition("2023-12-31")})
+    with pytest.raises(InvalidInputError, match="partition 2024-01-07 of report is of another time than"):
+        daemon.tick()
+    assert daemon.asked() == []
+
+
+def test_another_sensor_of_the_same_job_fails_the_tick(days: Days) -> None:
+    """By the first one's runs the second would take each checkpoint for done."""
+    make(days, DAY(1), files=0)
+    Daemon(days, name="of_europe").tick()
+    second = Daemon(days, name="of_the_us", options={"run_config": lambda _: {"region": "us"}})
+    both = [build_downstream_sensor(JOB, report, name=each) for each in ("of_europe", "of_the_us")]
+    second.definitions = dg.Definitions(jobs=[report], sensors=both, resources={"changelog": days.resource()})
+    with pytest.raises(ConflictError, match="sensor 'of_europe' requests runs of a job 'report' for the"):
+        second.tick()
+
+
+def test_another_code_location_with_a_job_of_that_name_fails_the_tick(days: Days) -> None:
+    """Its job is another one. It may be this one under a new name: the cursor says so."""
+    make(days, DAY(1), files=0)
+    theirs, ours = (
+        RemoteJobOrigin(
+            RemoteRepositoryOrigin(InProcessCodeLocationOrigin(_LOADED, location_name=name), "all"), "report"
+        )
+        for name in ("theirs", "ours")
+    )
+    Daemon(days, origin=theirs).tick()
+    second = Daemon(days, origin=ours)
+    with pytest.raises(ConflictError, match="code location 'theirs' requests runs of a job 'report'") as said:
+        second.tick()
+    second.cursor = str(said.value).partition("set its cursor to ")[2].partition("}")[0] + "}"
+    make(days, DAY(2), files=0)
+    second.tick()
+    assert daemon_runs(days) == [("theirs", "1"), ("ours", "2")]
+
+
+def daemon_runs(days: Days) -> list[tuple[str, str]]:
+    """The code location and the checkpoint of each run."""
+    found = []
+    for run in reversed(days.instance.get_runs()):
+        assert run.remote_job_origin is not None
+        where = run.remote_job_origin.repository_origin.code_location_origin.location_name
+        found.append((where, run.tags["dstl/checkpoint_id"]))
+    return found
 
 
 def test_what_a_restore_undid_is_passed_over(days: Days) -> None:

@@ -5,6 +5,7 @@
 import re
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import pytest
 
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
+from dstl_dagster.jobs import plan_correction
 from dstl_dagster.orchestration.report.findings import partitions_finding
 from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.storage import open_store
@@ -548,6 +550,30 @@ def test_a_range_of_a_cumulative_asset_is_refused(tmp_path: Path, instance: dg.D
         dg.Failure, match=r"holds one: give the asset BackfillPolicy.multi_run\(1\); or partition_expr"
     ):
         _run([rows], tmp_path.as_uri(), instance, tags=tags)
+
+
+def test_each_partition_of_a_range_is_a_batch(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """By its name it is found, and a correction runs it; a retry of the range finds that done."""
+
+    @dg.asset(name="latest", partitions_def=DAYS, metadata={"dstl/keys": ["day"], "partition_expr": "day"})
+    def rows(context: dg.AssetExecutionContext) -> pa.Table:
+        return pa.table({"day": [*context.partition_keys]})
+
+    days = DAYS.get_partition_keys()
+    tags = {
+        "dagster/asset_partition_range_start": days[0],
+        "dagster/asset_partition_range_end": days[-1],
+    }
+    assert _run([rows], tmp_path.as_uri(), instance, tags=tags).success
+    coordinator = CheckpointCoordinator("latest", open_store(tmp_path.as_uri()))
+    assert [coordinator.applied(day) for day in days] == [1, 1, 1]
+    assert plan_correction(coordinator, days[1]).batches == (*days,)
+    batch = coordinator.at().entry.completed.batch
+    assert batch is not None
+    applied = coordinator.applied_attempt(batch)
+    assert applied is not None
+    assert applied.batch == batch
+    assert coordinator.applied(replace(batch, window="run:another")) is None
 
 
 def test_a_row_of_another_partition_is_refused(tmp_path: Path, instance: dg.DagsterInstance) -> None:

@@ -16,6 +16,7 @@ import types
 import typing
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -218,7 +219,8 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
             key = claim.key(f"run:{execution}/{'' if step is None else step.step.key}")
         elif target.table is not None:
             name = partitions[0] if len(partitions) == 1 else in_words(partitions)
-            key = claim.key(name, f"{RUN_WINDOW}{execution}")
+            several = () if len(partitions) == 1 else tuple(partitions)
+            key = replace(claim.key(name, f"{RUN_WINDOW}{execution}"), parts=several)
         else:
             (partition,) = partitions
             window = window_of(target.definition, partition)

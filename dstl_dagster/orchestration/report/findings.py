@@ -252,7 +252,7 @@ def _is_lost(page: Page, view: TimelineView, asset: dg.AssetKey, key: str, is_he
     own = held_by(view, key, asset, page.assets)
     if own or (own is None and is_held and len(page.assets.state_keys) == 1):
         return not is_held
-    # Its batch is in the archive, by its name alone; or has another name, as that of several partitions.
+    # Its batch is in the archive, by its name alone; or has a name of its own.
     numbers = _of_timeline(shown_in(page.newest(asset, key)), view)
     return any(map(view.is_abandoned, numbers)) if numbers else own is False or not is_held
 

@@ -166,7 +166,7 @@ class Reconcile:
                 for day in page.materialized(key)
                 if held_by(view, day, key, assets) is False or not is_held(view, definition, day)
             }
-            # The batch of several partitions of a table has the name of none.
+            # The batch of a plain asset may have a name of its own.
             shown = page.checkpoints(key, unnamed.__contains__)
             foreign = [day for day in sorted(unnamed) if not any(map(self._has, shown.get(day, ())))]
             if foreign:

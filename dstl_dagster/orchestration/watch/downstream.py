@@ -11,7 +11,7 @@ repeats anything. A run that exists but never started is asked for again: by its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -20,16 +20,17 @@ import dagster as dg
 
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.clock import SystemClock
-from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.errors import ConflictError, ErrorKind, InvalidInputError
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource, with_changelog
 from dstl_dagster.orchestration.keys import TAG_ATTEMPT, TAG_CHECKPOINT, TAG_DOWNSTREAM, TAG_JOB, JobAssets
-from dstl_dagster.orchestration.partitions import has_partition
+from dstl_dagster.orchestration.partitions import has_partition, is_of, window_of
 from dstl_dagster.orchestration.report.shown import Page
 from dstl_dagster.orchestration.watch.timeline_follower import CheckpointCursor, TimelineFollower
 from dstl_dagster.timeline import Committed, Completed, Restored, TimelineView
 
 _RunConfig = Callable[[Completed], Mapping[str, Any]]
 _NAMED: Final = 5
+_BY_SENSOR: Final = "dagster/sensor_name"
 
 
 def build_downstream_sensor(
@@ -58,12 +59,15 @@ def build_downstream_sensor(
         downstream: the job to run, as `@job` or `define_asset_job` made it, or its name.
         partitions_def: of `downstream`. `JobAssets.partitions`: a run is for the partition of the checkpoint,
             such as chk-00000042; one that was cleaned up in the meantime is passed over. Any other: a run is
-            for the partition of the checkpoint's batch, and a checkpoint without one, such as a base, is
-            passed over. None: the job has no partitions.
+            for the partition of the checkpoint's batch, of several there is a run each, and a checkpoint
+            without one, such as a base, is passed over. None: the job has no partitions.
         run_config: the config of a run, from the checkpoint's `completed` record.
         name: of the sensor; by default the downstream job's, with `_after_<job>`.
         changelog: where `job` lives; without it, the resource named `changelog`.
         max_runs_per_tick: where a tick stops; the next one continues there.
+
+    A tick fails where a partition of `partitions_def` is of another time than the batch of its name, and
+    where another sensor, or code location, asks for runs of a job of the same name.
 
     Raises: InvalidInputError for something that is no job, no partitions, no function.
     """
@@ -78,9 +82,11 @@ def build_downstream_sensor(
     if max_runs_per_tick < 1:
         raise InvalidInputError(f"max_runs_per_tick is 1 or more, not {max_runs_per_tick}")
 
+    own_name = name or f"{target}_after_{assets.group_name}"
+
     def ask(context: dg.SensorEvaluationContext, changelog: ChangelogStorageResource) -> dg.SensorResult:
         coordinator = changelog.coordinator(assets.job)
-        asking = _Asking(context.instance, assets, coordinator, target, partitions_def, run_config)
+        asking = _Asking(context, own_name, assets, coordinator, target, partitions_def, run_config)
         asking.follow(asking.start(context.cursor), max_runs_per_tick)
         said = asking.summary()
         context.log.info(said)
@@ -92,7 +98,7 @@ def build_downstream_sensor(
         )
 
     return dg.sensor(
-        name=name or f"{target}_after_{assets.group_name}",
+        name=own_name,
         job_name=target,  # by name: Dagster copies a job when it binds resources
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
@@ -104,7 +110,8 @@ def build_downstream_sensor(
 class _Asking:
     """One tick. Attributes: `requests`, oldest checkpoint first; `passed`: over whom, and why."""
 
-    instance: dg.DagsterInstance
+    context: dg.SensorEvaluationContext
+    name: str
     assets: JobAssets
     coordinator: CheckpointCoordinator
     target: str
@@ -122,6 +129,10 @@ class _Asking:
             return replace(start, shown=None)  # a page that is wiped asks for nothing again
         retained = self.coordinator.timeline.tail().retained
         return CheckpointCursor(slot=retained[0].completed.slot - 1) if retained else CheckpointCursor()
+
+    @property
+    def instance(self) -> dg.DagsterInstance:
+        return self.context.instance
 
     @cached_property
     def _view(self) -> TimelineView:
@@ -143,9 +154,10 @@ class _Asking:
                     completed = record
                     continue
                 case Committed() if completed is not None:
-                    if len(self.requests) == max_runs:
-                        return
-                    self._consider(completed)
+                    for request in self._lacking(completed):
+                        if len(self.requests) == max_runs:
+                            return
+                        self.requests.append(request)
                     completed = None
                 case Restored():
                     completed = None
@@ -154,48 +166,96 @@ class _Asking:
             if completed is None:
                 self.cursor = reached
 
-    def _consider(self, completed: Completed) -> None:
+    def _lacking(self, completed: Completed) -> Iterator[dg.RunRequest]:
+        """The requests of a checkpoint, less those that have a run: one, or one for each of its partitions.
+
+        Raises: InvalidInputError.
+        """
         checkpoint_id = completed.checkpoint_id
         if self._view.is_abandoned(checkpoint_id):
             self.passed.append(f"{checkpoint_id}: undone by a restore")
             return
-        partition = None
+        of_it = f"{self.target}/{self._view.timeline_id}/{checkpoint_id}/{completed.attempt}"
+        asked: dict[str, str | None] = {of_it: None}
         if self.partitions_def is not None:
-            partition = self._partition(completed)
-            if partition is None:
-                return
-        asked = f"{self.target}/{self._view.timeline_id}/{checkpoint_id}/{completed.attempt}"
-        runs = self.instance.get_runs(dg.RunsFilter(tags={TAG_DOWNSTREAM: asked}), limit=1)
-        if any(run.status is not dg.DagsterRunStatus.NOT_STARTED for run in runs):
-            return
-        self.requests.append(
-            dg.RunRequest(
-                run_key=asked,
+            asked = {
+                f"{of_it}/{part}" if completed.batch is not None and completed.batch.parts else of_it: part
+                for part in self._partitions(completed)
+            }
+        runs = self.instance.get_runs(dg.RunsFilter(tags={TAG_DOWNSTREAM: [*asked]})) if asked else []
+        began: dict[str, list[dg.DagsterRun]] = {}
+        for run in runs:
+            if run.status is not dg.DagsterRunStatus.NOT_STARTED:
+                began.setdefault(run.tags[TAG_DOWNSTREAM], []).append(run)
+        for each, partition in asked.items():
+            if each in began:
+                self._require_own(began[each])
+                continue
+            yield dg.RunRequest(
+                run_key=each,
                 partition_key=partition,
                 run_config={} if self.run_config is None else dict(self.run_config(completed)),
                 tags={
-                    TAG_DOWNSTREAM: asked,
+                    TAG_DOWNSTREAM: each,
                     TAG_JOB: self.assets.job,
                     TAG_CHECKPOINT: str(checkpoint_id),
                     TAG_ATTEMPT: str(completed.attempt),
                 },
             )
-        )
 
-    def _partition(self, completed: Completed) -> str | None:
-        definition, key = self.partitions_def, completed.idempotency_key
-        if definition == self.assets.partitions:
-            entry = self._view.checkpoints.get(completed.checkpoint_id)
-            if entry is not None and entry.subsumed is None:
-                return self.assets.partition_key(completed.checkpoint_id)
-            self.passed.append(f"{completed.checkpoint_id}: cleaned up before it was seen")
-        elif definition is not None and key is not None and has_partition(definition, key, self.instance):
-            return key
-        else:
-            self.passed.append(
-                f"{completed.checkpoint_id}: its batch {key!r} is no partition of {self.target}"
+    def _require_own(self, runs: list[dg.DagsterRun]) -> None:
+        """Pass if this sensor asked for one of these runs, perhaps under a name that it had before.
+
+        Raises: ConflictError: by another's it would take each checkpoint for done.
+        """
+        others = [other for run in runs if (other := self._other(run)) is not None]
+        if len(others) == len(runs):
+            raise ConflictError(
+                f"{others[0]} requests runs of a job {self.target!r} for the checkpoints of job "
+                f"{self.assets.job!r} too, so that this sensor would pass over them: give one of the two "
+                f"another job. If it is this sensor under a former name, set its cursor to "
+                f'{{"slot": {self._view.slot}}}',
+                kind=ErrorKind.ALREADY_APPLIED,
             )
-        return None
+
+    def _other(self, run: dg.DagsterRun) -> str | None:
+        """Another sensor that asked for a run, as far as is known: of another code location, or beside."""
+        origin, here, around = (
+            run.remote_job_origin,
+            self.context.code_location_origin,
+            self.context.repository_def,
+        )
+        where = None if origin is None else origin.repository_origin.code_location_origin.location_name
+        if where is not None and here is not None and where != here.location_name:
+            return f"code location {where!r}"
+        by = run.tags.get(_BY_SENSOR, self.name)
+        beside = by != self.name and around is not None and around.has_sensor_def(by)
+        return f"sensor {by!r}" if beside else None
+
+    def _partitions(self, completed: Completed) -> Iterator[str]:
+        """That the runs of a checkpoint are for. Raises: InvalidInputError."""
+        definition, number = self.partitions_def, completed.checkpoint_id
+        if definition == self.assets.partitions:
+            entry = self._view.checkpoints.get(number)
+            if entry is not None and entry.subsumed is None:
+                yield self.assets.partition_key(number)
+            else:
+                self.passed.append(f"{number}: cleaned up before it was seen")
+            return
+        if completed.batch is None:
+            self.passed.append(f"{number}: it is of no batch")
+            return
+        for batch in completed.batch.each:
+            if definition is None or not has_partition(definition, batch.key, self.instance):
+                self.passed.append(f"{number}: its batch {batch.key!r} is no partition of {self.target}")
+            elif is_of(batch, window_of(definition, batch.key)):
+                yield batch.key
+            else:
+                raise InvalidInputError(
+                    f"partition {batch.key} of {self.target} is of another time than the batch of that name "
+                    f"in checkpoint {number} of job {self.assets.job!r}: let partitions_def be that of the "
+                    "batches; or leave it out, and request other partitions in a sensor of your own"
+                )
 
     def partition_requests(self) -> list[Any]:
         """The partitions of checkpoints that runs are for: Dagster adds them before it starts a run."""
