@@ -41,6 +41,7 @@ from dstl_dagster.state import (
     evaluated_rules,
     fitted_column,
     fitted_rows,
+    library_of,
     refuse_alike,
     require_rules,
     spelled,
@@ -247,7 +248,7 @@ def _new_rows(rows: Any, schema: StateSchema, known: StateSchema | None, what: s
     for name in schema.key_columns:
         fitted = fitted_column(table.column(name), schema.columns.field(name).type, name, what)
         table = table.set_column(table.column_names.index(name), name, fitted)
-    is_pandas = type(rows).__module__.partition(".")[0] == "pandas"
+    is_pandas = library_of(rows) == "pandas"
     for place, column in enumerate(table.columns):
         # Without values it is float64 in pandas, also where it has another type on other days.
         if is_pandas and pt.is_floating(column.type) and column.null_count == len(column):

@@ -17,6 +17,7 @@ from dstl_dagster.state.replay import (
     StateReplay as StateReplay,
 )
 from dstl_dagster.state.frames import as_table as as_table
+from dstl_dagster.state.frames import library_of as library_of
 from dstl_dagster.state.grouped_rows import GroupedRows as GroupedRows, Piece as Piece
 from dstl_dagster.state.key_group_hash import (
     SPREAD as SPREAD,

@@ -22,6 +22,8 @@ _EXPECTED = (
     "DuckDB, or anything else with the Arrow C stream interface"
 )
 
+_LIBRARIES = ("pandas", "polars", "pyarrow", "pyspark")
+
 # What a library raises for a value or a type that it cannot hand over. An OSError is a read that failed.
 _REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError)
 
@@ -36,7 +38,12 @@ def as_table(rows: Any, what: str) -> pa.Table:
     pandas that is no column as well, and a column that its library cannot hand over. An error of a lazy
     computation itself is its library's.
     """
-    library = type(rows).__module__.partition(".")[0]
+    library = library_of(rows)
+    if library == "pyspark":
+        raise InvalidInputError(
+            f"{what}: {type(rows).__name__} is of pandas-on-Spark, whose index is no column: pass "
+            "frame.to_spark()"
+        )
     if library == "pandas" and hasattr(rows, "columns"):
         table = _of_pandas(rows, what)
     elif library == "polars" and hasattr(rows, "columns" if hasattr(rows, "height") else "collect"):
@@ -54,6 +61,12 @@ def as_table(rows: Any, what: str) -> pa.Table:
     else:
         raise InvalidInputError(f"{what}: {type(rows).__name__} is no rows: expected {_EXPECTED}")
     return pa.table(table.columns, schema=pa.schema(_unique(table.schema, what)))
+
+
+def library_of(rows: object) -> str:
+    """The library of its class, or the one that this is derived from, as GeoPandas' is from pandas'."""
+    of_bases = [each.__module__.partition(".")[0] for each in type(rows).__mro__]
+    return next((each for each in of_bases if each in _LIBRARIES), of_bases[0])
 
 
 def _is_rows(rows: Any) -> bool:

@@ -68,6 +68,28 @@ def test_what_is_no_rows_is_named(rows: Any, reason: str) -> None:
     assert reason.lower() in str(caught.value).lower()
 
 
+class Frame(pd.DataFrame):
+    """As GeoPandas' or a program's own: pandas hands its index over as a column of its Arrow stream."""
+
+    @property
+    def _constructor(self) -> type[Frame]:
+        return Frame
+
+
+def test_a_class_derived_from_pandas_is_pandas() -> None:
+    frame = Frame({"k": [1, 2, 3], "v": [1.5, None, 2.5]})
+    assert as_table(frame[frame["k"] > 1], WHAT).to_pydict() == {"k": [2, 3], "v": [None, 2.5]}
+    with pytest.raises(InvalidInputError, match="'k' is the frame's index, which is not stored"):
+        as_table(frame.set_index("k"), WHAT)
+
+
+def test_pandas_on_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Arrow stream has the index as a column `__index_level_0__`."""
+    monkeypatch.setattr(Frame, "__module__", "pyspark.pandas.frame")
+    with pytest.raises(InvalidInputError, match=r"whose index is no column: pass frame\.to_spark\(\)"):
+        as_table(Frame({"k": [1]}), WHAT)
+
+
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
