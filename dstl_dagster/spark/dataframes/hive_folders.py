@@ -22,6 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dstl_dagster.errors import InvalidInputError
+
 Values = tuple[str, ...]
 """Of the columns that name a folder, as text."""
 _Found = defaultdict[Values, list[Iterable[pa.RecordBatch]]]
@@ -83,9 +85,19 @@ def _sorted(batches: Sequence[pa.RecordBatch], columns: int) -> Iterator[tuple[V
     for column in names.columns:
         begins[1:] |= pc.not_equal(column.slice(1), column.slice(0, len(names) - 1)).to_numpy()
     for begin, end in pairwise([*np.flatnonzero(begins).tolist(), len(names)]):
-        values = tuple(column[begin].as_py() for column in names.columns)
+        values = tuple(_decoded(column[begin]) for column in names.columns)
         for batch in rows.slice(begin, end - begin).to_batches():
             yield values, batch
+
+
+def _decoded(value: pa.StringScalar) -> str:
+    try:
+        return str(value.as_py())
+    except UnicodeDecodeError as error:  # text of Spark may hold any bytes
+        raise InvalidInputError(
+            f"partition_by has a value that is not UTF-8, {value.as_buffer().to_pybytes()!r}: name folders "
+            "by its base64 or hex"
+        ) from error
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -7,6 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
+from dstl_dagster.errors import InvalidInputError
 from dstl_dagster.spark.dataframes import hive_folders
 from dstl_dagster.spark.dataframes.hive_folders import by_folder, folders_of
 
@@ -66,3 +67,10 @@ def test_names_are_escaped() -> None:
         folders_of(["a=b", "c"], ("x/y:%\n\x7f", "\N{SNOWMAN} _.~"))
         == "a%3Db=x%2Fy%3A%25%0A%7F/c=\N{SNOWMAN} _.~"
     )
+
+
+def test_text_that_is_not_utf_8_names_no_folder() -> None:
+    """Text of Spark may hold any bytes."""
+    value = pa.array([b"\xffa"]).view(pa.string())
+    with pytest.raises(InvalidInputError, match=r"a value that is not UTF-8, b'\\xffa': name folders by"):
+        list(by_folder([pa.record_batch([[1], value], ["id", "p"])], 1))
