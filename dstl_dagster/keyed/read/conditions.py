@@ -11,6 +11,7 @@ comparison with a null does not pass.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -150,15 +151,35 @@ def _alternatives(node: Node, columns: pa.Schema) -> list[list[Comparison]]:
         case Call("not", (Call("isnull", (Name() as name,)),)):
             return [[(_column(name, columns), "!=", None)]]
         case Call("in", (Name() as name, *values)) if values:
-            column = _column(name, columns)
-            return [[(column, "in", [_value(each, columns.field(column)) for each in values])]]
+            column = columns.field(_column(name, columns))
+            if pt.is_floating(column.type):  # of which `in` tells -0.0 from 0.0
+                equals = (Call("=", (name, each)) for each in values)
+                return [each for equal in equals for each in _alternatives(equal, columns)]
+            return [[(column.name, "in", [_value(each, column) for each in values])]]
         case Call("not", (Call("in", (Name() as name, *values)),)) if values:
-            column = _column(name, columns)
-            return [[(column, "!=", _value(each, columns.field(column))) for each in values]]
+            column = columns.field(_column(name, columns))
+            return [[each for value in values for each in _compared(column, "!=", _value(value, column))[0]]]
         case Call(sign, (Name() as name, value)) if sign in _SIGNS:
-            column = _column(name, columns)
-            return [[(column, _SIGNS[sign], _value(value, columns.field(column)))]]
+            column = columns.field(_column(name, columns))
+            return _compared(column, _SIGNS[sign], _value(value, column))
     raise RefusedError("a part of it is no comparison of a column with a literal")
+
+
+def _compared(column: pa.Field, sign: str, value: Any) -> list[list[Comparison]]:
+    """As in SQL, where NaN is equal to itself, and larger than any other number."""
+    name, is_nan = column.name, (column.name, "in", [math.nan])
+    if value == value:  # no NaN
+        larger = [[is_nan]] if sign in (">", ">=") and pt.is_floating(column.type) else []
+        return [[(name, sign, value)], *larger]
+    is_number: Comparison = (name, "!=", None)
+    match sign:
+        case "=" | ">=":
+            return [[is_nan]]
+        case "!=" | "<":
+            return [[(name, "not in", [math.nan]), is_number]]
+        case "<=":
+            return [[is_number]]
+    return [[(name, "in", [])]]
 
 
 def _column(name: Name, columns: pa.Schema) -> str:
