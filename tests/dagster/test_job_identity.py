@@ -708,7 +708,9 @@ def test_an_op_that_leaves_an_operator_idle_is_named(shop: Shop) -> None:
 
 
 def test_a_block_that_no_later_step_completes_completes_itself(shop: Shop) -> None:
-    """In an op of a plain job; in a run of that op alone of a job of steps; before another one's steps."""
+    """In an op of a plain job; in a run of that op of a job of steps, without the one that completes it; before
+    another one's steps.
+    """
     changelog = shop.changelog
 
     @dg.op(out=dg.Out(dict))
@@ -727,6 +729,12 @@ def test_a_block_that_no_later_step_completes_completes_itself(shop: Shop) -> No
     assert steps.execute_in_process(op_selection=["update"]).success
     assert steps.execute_in_process().success
     assert [len(each) for each in shop.rows("orders").values()] == [3]
+    separate = dstl.build_checkpoint_job(
+        "separate", update, separate_steps=True, resource_defs={"changelog": changelog}
+    )
+    for selected in (["update", "persist"], ["update", "persist", "confirm"], None):
+        assert separate.execute_in_process(op_selection=selected).success
+    assert [len(each) for each in shop.rows("orders").values()] == [6]
 
     @dg.op(out=dg.Out(dict))
     def customers(context: dg.OpExecutionContext) -> dict[str, Any]:

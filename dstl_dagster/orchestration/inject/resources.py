@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from dstl_dagster.keyed import StateScan
     from dstl_dagster.spark import CheckpointBatch
 
-_FIRST_LATER = ("4", "4-7")
+_COMPLETING = ("5", "4-7")
 # A service that does not answer must not hold up the run: the first step retries for longer.
 _IMPATIENT = GSFileSystemOptions(retry_max_attempt=1, http_connect_timeout=5_000, http_read_timeout=10_000)
 _checked: set[str] = set()
@@ -452,16 +452,16 @@ def _complete(
 
 
 def _is_completed_later(context: dg.OpExecutionContext) -> bool:
-    """Whether a step of the run that is handed what this one returns is step 4 of the same batch.
+    """Whether a step of the run that is handed what this one returns is step 5 of the same batch.
 
-    Else the batch would be in no checkpoint, ever.
+    Else the batch would be in no checkpoint, ever: also where a selection has step 4 alone.
     """
     if is_called_directly(context):
         return False
     own = context.get_step_execution_context().step.node_handle.path[:-1]
-    # Another asset's step 4, of a graph that this op is not in, is that of another batch.
+    # Another asset's step 5, of a graph that this op is not in, is that of another batch.
     return any(
-        (each.tags or {}).get(TAG_STEP) in _FIRST_LATER and own[: len(path)] == path
+        (each.tags or {}).get(TAG_STEP) in _COMPLETING and own[: len(path)] == path
         for each in steps_behind(context, by_value=True)
         for path in [each.node_handle.path[:-1]]
     )
