@@ -708,9 +708,7 @@ def test_an_op_that_leaves_an_operator_idle_is_named(shop: Shop) -> None:
 
 
 def test_a_block_that_no_later_step_completes_completes_itself(shop: Shop) -> None:
-    """In an op of a plain job; in a run of that op of a job of steps, without the one that completes it; before
-    another one's steps.
-    """
+    """In an op of a plain job; in a run of a part of a job of steps; before another one's steps."""
     changelog = shop.changelog
 
     @dg.op(out=dg.Out(dict))

@@ -297,15 +297,19 @@ def test_metadata_of_an_io_manager_fails_the_load(
 KEYED = {"dstl/keys": ["a"]}
 
 
-def test_keys_without_rows_fail_the_load() -> None:
-    """An op that returns nothing by its hint would be green, and write nothing."""
+@pytest.mark.parametrize("hint", [None, dg.MaterializeResult])
+def test_keys_without_rows_fail_the_load(hint: Any) -> None:
+    """An op that returns nothing by its hint would be green, and write nothing. So would one that returns a
+    result in which it forgot them: Dagster notices where the hint says that there are rows.
+    """
 
-    @dg.asset(key="orders", metadata=KEYED, io_manager_key="state")
-    def rows() -> None: ...
+    def rows() -> Any: ...
 
+    rows.__annotations__ = {"return": hint}
+    orders = dg.asset(key="orders", metadata=KEYED, io_manager_key="state")(rows)
     manager = KeyedStateIOManager(changelog=ChangelogStorageResource(uri="memory://load-checks"))
     with pytest.raises(InvalidInputError, match="asset orders: it has dstl/keys, and by its type no rows"):
-        dg.Definitions.validate_loadable(dg.Definitions(assets=[rows], resources={"state": manager}))
+        dg.Definitions.validate_loadable(dg.Definitions(assets=[orders], resources={"state": manager}))
 
 
 @pytest.mark.parametrize(

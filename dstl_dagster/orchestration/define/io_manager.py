@@ -89,10 +89,11 @@ class OutputChecks:
             if names_columns and assets.get_io_manager_key_for_asset_key(spec.key) == source_key:
                 target = Target.of_asset(spec.key, spec.metadata, spec.partitions_def)
                 output = assets.node_def.output_def_named(assets.get_output_name_for_asset_key(spec.key))
-                if output.dagster_type.is_nothing:
+                if output.dagster_type.is_nothing or _is_result_alone(assets.node_def):
                     raise InvalidInputError(
                         f"{target.where}: it has dstl/keys, and by its type no rows, so nothing would be "
-                        "written: hint the rows that it returns, in a multi_asset by outs"
+                        "written: hint the rows that it returns, as MaterializeResult[pandas.DataFrame] "
+                        "does; in a multi_asset by outs"
                     )
                 self._require_own(spec.key, target)
 
@@ -114,6 +115,16 @@ class OutputChecks:
                     f"{target.job!r}: give one of them another dstl/operator"
                 )
         known[key] = target
+
+
+def _is_result_alone(node: Any) -> bool:
+    """Whether a function returns a result of which its hint does not say that it has rows: where it has none,
+    Dagster calls no IO manager.
+    """
+    function = getattr(getattr(node, "compute_fn", None), "decorated_fn", None)
+    with contextlib.suppress(NameError, AttributeError, TypeError):
+        return typing.get_type_hints(function).get("return") is dg.MaterializeResult
+    return False
 
 
 _HANDED_ON: Final = "dstl/handed on"
