@@ -118,9 +118,17 @@ def require_shown_timeline(
     instance was shown of the job, unless the run is tagged `dstl/start_over: true`.
     """
     found = compare_timeline(instance, coordinator, *keys)
-    if found.away is not None and run.tags.get(TAG_START_OVER) != "true":
+    if found.away is not None and not _may_start_over(run, instance):
         raise ConflictError(found.away, kind=ErrorKind.TIMELINE_REPLACED)
     return found
+
+
+def _may_start_over(run: dg.DagsterRun, instance: dg.DagsterInstance) -> bool:
+    """By its tag, unless Dagster has copied that from a run which has started over."""
+    if run.tags.get(TAG_START_OVER) != "true":
+        return False
+    parent = None if run.parent_run_id is None else instance.get_run_by_id(run.parent_run_id)
+    return parent is None or not parent.is_success or parent.tags.get(TAG_START_OVER) != "true"
 
 
 def compare_timeline(

@@ -21,6 +21,7 @@ from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.cli import main
 from dstl_dagster.components import CheckpointedAssetComponent
 from dstl_dagster.errors import ConflictError
+from dstl_dagster.orchestration.timeline_check import require_shown_timeline
 from dstl_dagster.pipes import open_batch
 from dstl_dagster.storage import open_store
 from tests.dagster import days as days_code
@@ -462,6 +463,26 @@ def test_a_job_that_was_dropped_is_started_over_by_one_run(stored: Days) -> None
     assert stored.run("2024-01-01", tags=START_OVER).success
     assert stored.shown_checkpoints() == ["chk-00000001"]
     assert stored.run("2024-01-02").success
+
+
+def test_a_copy_of_the_tag_starts_nothing_over_again(stored: Days) -> None:
+    """Dagster copies a run's tags to its re-executions, which may be weeks later: after a failure it is still
+    the same start.
+    """
+    stored.files = 0
+    assert stored.run("2024-01-01").success
+    shutil.rmtree(stored.uri.removeprefix("file://"))
+    again = stored.run("2024-01-01", tags=START_OVER)
+    assert again.success
+    shutil.rmtree(stored.uri.removeprefix("file://"))
+    of = {"job_name": "days", "parent_run_id": again.run_id, "root_run_id": again.run_id, "tags": START_OVER}
+    copied = dg.DagsterRun(**of)
+    with pytest.raises(ConflictError, match="launch one run with the tag `dstl/start_over: true`"):
+        require_shown_timeline(copied, stored.instance, stored.coordinator())
+    failed = dg.DagsterRun("days", status=dg.DagsterRunStatus.FAILURE, tags=START_OVER)
+    stored.instance.add_run(failed)
+    resumed = dg.DagsterRun(**(of | {"parent_run_id": failed.run_id}))
+    assert require_shown_timeline(resumed, stored.instance, stored.coordinator()).away is not None
 
 
 def test_it_is_noticed_under_keys_with_a_prefix(days: Days) -> None:
