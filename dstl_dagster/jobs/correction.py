@@ -121,8 +121,7 @@ def correct(
         lost = [key for key in plan.keys if key.key == batch]
         if _missing(coordinator, lost):
             run(batch)
-            # Of a table's partition another run is another batch, whose rows take the place of the others.
-            missing = [key for key in _missing(coordinator, lost) if not key.window.startswith(RUN_WINDOW)]
+            missing = _missing(coordinator, lost)
             if missing:
                 source = name_in_id(missing[0].source)
                 of = f" of source {source!r}" if source else ""
@@ -157,14 +156,24 @@ def _in_order(keys: Iterable[BatchKey]) -> Iterator[str]:
 
 
 def _missing(coordinator: CheckpointCoordinator, keys: Iterable[BatchKey]) -> list[BatchKey]:
-    """Those that no checkpoint holds, also not under the id that a source has which began again since."""
+    """Those that no checkpoint holds, also not under the id that a source has which began again since; of a
+    table's partition another run is another batch, whose rows take the place of the others.
+    """
     latest, view = coordinator.latest(), coordinator.timeline.seen()
     sources = {} if latest is None else latest.manifest.sources
 
     def is_held(key: BatchKey) -> bool:
         again = sources.get(name_in_id(key.source))
         ids = {key.source} if again is None else {key.source, again.id}
-        return any(view.applied_in(replace(key, source=each)) is not None for each in ids)
+        if not key.window.startswith(RUN_WINDOW):
+            return any(view.applied_in(replace(key, source=each)) is not None for each in ids)
+        runs = [
+            known for known in view.keys if (known.key, known.source) in {(key.key, each) for each in ids}
+        ]
+        held = [each for run in runs for each in view.checkpoints_since_snapshot(run)]
+        # The archive finds a batch by all of its identity, or by its name.
+        held += view.archive.checkpoints_of_key(key.key)
+        return not all(map(view.is_abandoned, held))
 
     return [key for key in keys if not is_held(key)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from dstl_dagster import build_maintenance
 from dstl_dagster.orchestration.keys import TAG_CORRECTION
-from tests.dagster.days import end_of
+from tests.dagster.days import DAYS, end_of
 from tests.dagster.shown import failed_partitions
 
 if TYPE_CHECKING:
@@ -19,10 +19,15 @@ pytestmark = pytest.mark.dagster
 WEEK = tuple(f"2024-01-{day:02d}" for day in range(1, 5))
 
 
-def correct_job(days: Days) -> dg.JobDefinition:
+@dg.asset(partitions_def=DAYS)
+def other() -> None:
+    """Of the same days."""
+
+
+def correct_job(days: Days, *selected: dg.AssetsDefinition) -> dg.JobDefinition:
     state = days.code.build_state(days.body, files=1)
-    one_day = dg.define_asset_job("one_day", [state])
-    defs = dg.Definitions(assets=[state], jobs=[one_day], resources={"changelog": days.resource()})
+    one_day = dg.define_asset_job("one_day", selected or [state])
+    defs = dg.Definitions(assets=[state, other], jobs=[one_day], resources={"changelog": days.resource()})
     return build_maintenance(
         days.code.JOB,
         "correct",
@@ -102,4 +107,15 @@ def test_a_batch_that_is_no_partition_is_refused_before_the_restore(days: Days) 
     said = days.failure(refused)[1]
     assert "'late letters' is no partition of 'one_day'" in said
     assert "nothing was changed" in said
+    assert days.kinds() == before
+
+
+def test_an_asset_that_the_job_leaves_out_is_refused_before_the_restore(days: Days) -> None:
+    """Its days would be undone, and not run again."""
+    assert days.run(WEEK[0]).success
+    before = days.kinds()
+    refused = correct_job(days, other).execute_in_process(
+        instance=days.instance, partition_key=WEEK[0], raise_on_error=False
+    )
+    assert f"asset days/state, which made batch '{WEEK[0]}', is not in 'one_day'" in days.failure(refused)[1]
     assert days.kinds() == before

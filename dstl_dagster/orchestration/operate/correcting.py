@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable
 
 import dagster as dg
 
+from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
-from dstl_dagster.jobs import correct, plan_correction
+from dstl_dagster.jobs import Correction, correct, plan_correction
+from dstl_dagster.keyed import name_in_id
 from dstl_dagster.orchestration.keys import TAG_CORRECTION, TAG_TAKE_OVER
 from dstl_dagster.orchestration.operate.restoring import report_restore
 from dstl_dagster.orchestration.owners import root_run_id
@@ -34,6 +36,7 @@ def correct_partition(step: Step, day_job: Callable[[], dg.JobDefinition]) -> No
         context.log.info(f"correct: {line}")
     definition = day_job()
     _require_partitions(definition, plan.batches, context.instance)
+    _require_writers(definition, plan, coordinator)
     # The same for every try of this run and its re-executions: a late one must not undo what ran since.
     request_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{root_run_id(context.run)}/correct/{partition}")
 
@@ -85,4 +88,22 @@ def _require_partitions(
             raise InvalidInputError(
                 f"batch {batch!r} is no partition of {definition.name!r}, which is to run it again: nothing "
                 "was changed. dstl checkpoints correct runs a command for each batch"
+            )
+
+
+def _require_writers(
+    definition: dg.JobDefinition, plan: Correction, coordinator: CheckpointCoordinator
+) -> None:
+    """Raises: InvalidInputError for a batch of an asset that this job leaves out: likewise."""
+    latest = coordinator.latest()
+    sources = {} if latest is None else latest.manifest.sources
+    for key in plan.keys:
+        name = name_in_id(key.source)
+        by = sources[name].by if name in sources else name
+        kind, _, asset = by.partition(":")
+        made = definition.asset_layer.executable_asset_keys
+        if kind == "asset" and dg.AssetKey.from_user_string(asset) not in made:
+            raise InvalidInputError(
+                f"asset {asset}, which made batch {key.key!r}, is not in {definition.name!r}, which is to "
+                "run it again: nothing was changed. Select it there too"
             )

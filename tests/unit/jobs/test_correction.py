@@ -158,6 +158,26 @@ def test_a_partition_of_a_table_runs_again_once(keyed_on):
     assert ran[3:] == DAYS[:2]
 
 
+def test_a_table_that_is_left_out_stops_it(keyed_on):
+    """Another source has the same days: the table's rows are undone, and nothing writes them again."""
+    keyed = keyed_on(MemoryObjectStore())
+
+    def run(day, *sources):
+        for source in sources:
+            window = f"run:{keyed.coordinator.timeline.tail().slot}" if source == "table" else ""
+            keyed.complete(keyed.coordinator.trigger(idempotency_key=BatchKey(day, source, window)))
+
+    for day in DAYS[:3]:
+        run(day, "orders", "table")
+    plan = plan_correction(keyed.coordinator, DAYS[1])
+    with pytest.raises(NotFoundError, match=r"of source 'table' of job .* ran, but no checkpoint"):
+        correct(keyed.coordinator, plan, lambda day: run(day, "orders"))
+    run(DAYS[1], "table")
+    plan = plan_correction(keyed.coordinator, DAYS[2])
+    assert plan.batches == (DAYS[2],)
+    correct(keyed.coordinator, plan, lambda day: run(day, "orders", "table"))
+
+
 def test_only_some_days_may_be_wanted(days):
     """Up to one of those that follow."""
     assert plan_correction(days.coordinator, DAYS[2], DAYS[3]).batches == (DAYS[2], DAYS[3])
