@@ -42,6 +42,7 @@ class Claim(Stored):
         position: of the source once the batch is complete; `None`: it stays.
         is_defined: whether the program has that asset, op, query or sink too, by `Source.by`. Stays here.
         ignore_unclaimed: state that nothing claims is left as it is.
+        is_alone: no other source that the program has writes these operators.
     """
 
     source: str
@@ -53,6 +54,7 @@ class Claim(Stored):
         default=_nothing_else, compare=False, repr=False, metadata=NOT_STORED
     )
     ignore_unclaimed: bool = field(default=False, metadata=NOT_STORED)
+    is_alone: bool = field(default=False, metadata=NOT_STORED)
 
     def key(self, key: str, window: str = "") -> BatchKey:
         """The identity of one of the source's batches."""
@@ -63,6 +65,8 @@ class Claim(Stored):
 
         Raises: ConflictError, kind `other_source` or `unclaimed`. Nothing was read or written.
         """
+        if self.is_alone:
+            self._check_alone(sources, job)
         known = sources.get(self.source)
         if known is None:
             self._check_new(sources, job)
@@ -93,6 +97,17 @@ class Claim(Stored):
                     "nothing was read. To have its rows again, restore to before that, or drop the source's "
                     f"other operators too and apply all its batches again; if they may be gone: {_MEANT}",
                     kind=ErrorKind.UNCLAIMED,
+                )
+
+    def _check_alone(self, sources: Mapping[str, Source], job: str) -> None:
+        for name, source in sorted(sources.items()):
+            shared = {*(self.operators or ())} & {*source.operators}
+            if shared and source.by != self.by and self.is_defined(source.by):
+                raise ConflictError(
+                    f"operator {min(shared)!r} of job {job!r} has rows of source {name!r}, and {self.by} "
+                    "would write its own among them, or in their place: nothing was read. Give one of them "
+                    "another dstl/operator",
+                    kind=ErrorKind.OTHER_SOURCE,
                 )
 
     def _check_new(self, sources: Mapping[str, Source], job: str) -> None:

@@ -80,8 +80,12 @@ def _op_name(context: dg.OpExecutionContext) -> str:
         return context.op_def.name
 
 
-def claim_of_output(context: dg.OutputContext, operator: str, columns: Mapping[str, str] | None) -> Claim:
-    """Of an asset, or an op's output, whose rows an IO manager writes. `columns`: of a table's partitions."""
+def claim_of_output(
+    context: dg.OutputContext, operator: str, columns: Mapping[str, str] | None, *, is_alone: bool
+) -> Claim:
+    """Of an asset, or an op's output, whose rows an IO manager writes. `columns`: of a table's partitions.
+    `is_alone`: as of `Claim`.
+    """
     step = step_of(context)
     definition = None
     if context.has_asset_key:
@@ -100,6 +104,7 @@ def claim_of_output(context: dg.OutputContext, operator: str, columns: Mapping[s
         (operator,),
         is_defined=(lambda _by: True) if step is None else _is_defined(step),
         ignore_unclaimed=step is not None and step.dagster_run.tags.get(TAG_IGNORE_UNCLAIMED) == "true",
+        is_alone=is_alone and step is not None,
     )
 
 

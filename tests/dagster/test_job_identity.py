@@ -707,6 +707,36 @@ def test_an_op_that_leaves_an_operator_idle_is_named(shop: Shop) -> None:
     assert any(noted in each.user_message for each in shop.instance.all_logs(run.run_id))
 
 
+@pytest.mark.parametrize("mode", ["merge", "overwrite"])
+def test_an_ordinary_asset_does_not_write_the_operator_of_another_asset(shop: Shop, mode: str) -> None:
+    """Both have the default names, and no load sees both: its rows would be among those of the other one, or
+    in their place.
+    """
+
+    @dstl.checkpointed_asset("orders", keys=["key"], changelog=shop.changelog)
+    def orders() -> pa.Table:
+        return pa.table({"key": ["of the job"]})
+
+    @dg.asset(name="orders", metadata={"dstl/keys": ["key"], "mode": mode}, deps=[orders])
+    def ordinary() -> pa.Table:
+        return pa.table({"key": ["of an ordinary asset"]})
+
+    manager = dstl.KeyedStateIOManager(changelog=shop.changelog)
+    result = dg.materialize(
+        [orders, ordinary],
+        instance=shop.instance,
+        resources={"io_manager": manager},
+        raise_on_error=False,
+    )
+    failed = {event.step_key: event.step_failure_data for event in result.get_step_failure_events()}
+    ((_, why),) = failed.items()
+    said = "operator 'orders' of job 'orders' has rows of source 'asset:orders/orders'"
+    assert why.user_failure_data is not None
+    assert said in str(why.user_failure_data.description)
+    state = CheckpointCoordinator("orders", open_store(shop.uri)).read_state("orders")
+    assert state.to_arrow().column("key").to_pylist() == ["of the job"]
+
+
 def test_a_block_that_no_later_step_completes_completes_itself(shop: Shop) -> None:
     """In an op of a plain job; in a run of a part of a job of steps; before another one's steps."""
     changelog = shop.changelog

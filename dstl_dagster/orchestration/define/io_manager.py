@@ -223,7 +223,10 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         if context.has_asset_key and step is not None:
             _require_shown(step, coordinator, context.asset_key)
         claim = claim_of_output(
-            context, target.rule.operator, None if target.table is None else target.table.columns
+            context,
+            target.rule.operator,
+            None if target.table is None else target.table.columns,
+            is_alone=target.replaces or not target.names_operator,
         )
         window = None
         if partitions is None:
