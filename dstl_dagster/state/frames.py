@@ -60,7 +60,14 @@ def as_table(rows: Any, what: str) -> pa.Table:
         table = _of_stream(rows, library, what)
     else:
         raise InvalidInputError(f"{what}: {type(rows).__name__} is no rows: expected {_EXPECTED}")
+    table = table.drop_columns(_unnamed_index(table.schema))
     return pa.table(table.columns, schema=pa.schema(_unique(table.schema, what)))
+
+
+def _unnamed_index(schema: pa.Schema) -> list[str]:
+    """Columns that pandas made of a frame's index, which has no name: as in a frame itself, they are none."""
+    index = (schema.pandas_metadata or {}).get("index_columns", [])
+    return [name for name in index if name in schema.names and name.startswith("__index_level_")]
 
 
 def library_of(rows: object) -> str:

@@ -83,6 +83,15 @@ def test_a_class_derived_from_pandas_is_pandas() -> None:
         as_table(frame.set_index("k"), WHAT)
 
 
+def test_an_index_without_a_name_is_no_column_of_an_arrow_table_either() -> None:
+    """A frame that is filtered has another index than a whole one, and would have another column."""
+    frame = pd.DataFrame({"k": [1, 2]})
+    for each in (frame, frame[frame["k"] > 1]):
+        assert as_table(pa.Table.from_pandas(each), WHAT).column_names == ["k"]
+    named = pa.Table.from_pandas(frame.set_index("k"))
+    assert as_table(named, WHAT).to_pydict() == {"k": [1, 2]}
+
+
 def test_pandas_on_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its Arrow stream has the index as a column `__index_level_0__`."""
     monkeypatch.setattr(Frame, "__module__", "pyspark.pandas.frame")
