@@ -148,7 +148,7 @@ def _plan_metadata(plan: RestorePlan) -> dict[str, Any]:
             dg.TableRecord(
                 {
                     "checkpoint": JobAssets.partition_key(completed.checkpoint_id),
-                    "batch": names_in_words(*(key.key for key in completed.batches)),
+                    "batch": names_in_words(*map(str, filter(None, (*completed.applied, completed.batch)))),
                     "completed": readable_time(completed.recorded_at),
                     "changelog": "" if manifest is None else readable_bytes(manifest.state_bytes),
                     "files": len(completed.files),
