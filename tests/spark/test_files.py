@@ -248,6 +248,7 @@ def test_nothing_is_visible_before_the_commit(job: Job) -> None:
         ("SELECT 1 AS a, 2 AS b", "x", {"partition_by": ["a", "A"]}, "names column 'a', twice"),
         ("SELECT 1 AS a, 2 AS b", "x", {"partition_by": ["a", "b"]}, "names all columns"),
         ("SELECT 1 AS a, array(1) AS b", "x", {"partition_by": ["b"]}, "array<int>, which has no text"),
+        ("SELECT 1 AS a, array(1) AS b", "x.csv", {"format": "csv"}, "'b' has type array<int>, which is not"),
         ("SELECT 1 AS a, 2 AS b", "x", {"partition_by": "a"}, r"such as \['a'\]"),
         ("SELECT 1 AS a", "x.jsonl.gz", {}, "set gzip"),
         ("SELECT 1 AS a", "x.jsonl", {"options": {"compression": "gzip"}}, "end it with .gz"),

@@ -54,6 +54,8 @@ _OF_SPARK: Final = {
 _OF_EVERY_FORMAT: Final = ("compression", "codec")
 _FIXED: Final = {"encoding": "UTF-8", "charset": "UTF-8", "linesep": "\n"}
 """What files of lines have in any case."""
+_NOT_IN_CSV: Final = (st.ArrayType, st.MapType, st.StructType, st.VariantType)
+"""As in Spark's own CSV files; its function `to_csv` takes them."""
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
@@ -287,6 +289,13 @@ def _line(columns: st.StructType, file_format: str, options: dict[str, str]) -> 
         if options.get("pretty", "false").lower() != "false":
             raise InvalidInputError("pretty JSON has several lines per row; a jsonl file has one")
         return F.to_json(row, options or None)  # Spark Connect cannot send an empty mapping
+    nested = next((field for field in columns if isinstance(field.dataType, _NOT_IN_CSV)), None)
+    if nested is not None:
+        raise InvalidInputError(
+            f"csv: column {nested.name!r} has type {nested.dataType.simpleString()}, which is not read back "
+            "from its text: write to_json of it, or jsonl",
+            kind=ErrorKind.UNSUPPORTED_TYPE,
+        )
     line = F.to_csv(row, options or None)
     if len(columns) > 1 or options.get("nullValue"):
         return line
