@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -74,7 +74,7 @@ class JobOptions:
         option, a value that cannot be used, also one that fits only apart from another, or what a job decides
         itself (`base-path`).
         """
-        present = [layer for layer in layers if layer is not None]
+        present = [layer for layer in layers if layer is not None and layer != {}]
         if not present:
             return cls()
         if len(present) == 1 and isinstance(present[0], JobOptions):
@@ -82,7 +82,7 @@ class JobOptions:
         merged: dict[str, str] = {}
         for layer in reversed(present):
             merged.update(_texts_of(layer))
-        return cls(tuple(sorted(merged.items())))._checked()
+        return _checked(tuple(sorted(merged.items())))
 
     @classmethod
     def resolve(
@@ -146,23 +146,26 @@ class JobOptions:
         """Whether tasks keep copies of changelog files on their machine's disk."""
         return LocalRecoveryConfig.from_mapping(dict(self.texts))
 
-    def _checked(self) -> JobOptions:
-        _ = self.checkpoint, self.changelog, self.files, self.local_recovery
-        if self.gives(_BASE_PATH):
-            raise InvalidInputError(
-                f"{_BASE_PATH}: a job's files lie below the URI of its store, under the attempt: put the "
-                "folder into the URI"
-            )
-        root = urlsplit(self.files.storage_root_url or "")
-        if root.username is not None or root.password is not None or root.query:
-            raise InvalidInputError(
-                f"{_ROOT_URL} holds a user, a password or a query, and options are shown and stored: give "
-                "the address alone; Google's libraries find the credentials"
-            )
-        return self
-
     def __reduce__(self) -> tuple[Any, ...]:
         return (JobOptions.of, (self.to_json(),))
+
+
+@lru_cache(maxsize=64)  # Dagster asks for a resource's options dozens of times a run
+def _checked(texts: tuple[tuple[str, str], ...]) -> JobOptions:
+    options = JobOptions(texts)
+    _ = options.checkpoint, options.changelog, options.files, options.local_recovery
+    if options.gives(_BASE_PATH):
+        raise InvalidInputError(
+            f"{_BASE_PATH}: a job's files lie below the URI of its store, under the attempt: put the "
+            "folder into the URI"
+        )
+    root = urlsplit(options.files.storage_root_url or "")
+    if root.username is not None or root.password is not None or root.query:
+        raise InvalidInputError(
+            f"{_ROOT_URL} holds a user, a password or a query, and options are shown and stored: give "
+            "the address alone; Google's libraries find the credentials"
+        )
+    return options
 
 
 Options = JobOptions | Mapping[str, ConfigValue]
