@@ -7,7 +7,7 @@ import random
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from types import ModuleType, SimpleNamespace
@@ -16,6 +16,7 @@ from typing import Any
 import alembic.util
 import dagster as dg
 import pytest
+import sqlalchemy
 from dagster._core.storage.event_log import in_memory as event_log
 from dagster._core.storage.runs import in_memory as runs
 from sqlalchemy.engine import Connection
@@ -231,7 +232,7 @@ def migrations_are_loaded_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def tables_are_copied(migrations_are_loaded_once: None) -> Iterator[None]:
+def tables_are_copied(migrations_are_loaded_once: None, connections_are_kept: None) -> Iterator[None]:
     """Of instances in memory: making and stamping them takes half as long as a run."""
     with (
         dg.DagsterInstance.ephemeral() as first,
@@ -247,6 +248,35 @@ def tables_are_copied(migrations_are_loaded_once: None) -> Iterator[None]:
             copied = SimpleNamespace(create_all=lambda new, t=template: t.backup(_database(new)))
             patched.setattr(module, metadata, copied)
             patched.setattr(module, "stamp_alembic_rev", lambda *_: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def connections_are_kept() -> Iterator[None]:
+    """Of instances in memory, which else open a database for each query, and set it up: a fifth of a run."""
+
+    def engine(url: str, **_: object) -> sqlalchemy.Engine:
+        made = sqlalchemy.create_engine(
+            url, poolclass=sqlalchemy.QueuePool, connect_args={"check_same_thread": False}
+        )
+        sqlalchemy.event.listen(made, "connect", lambda new, _: new.execute("PRAGMA foreign_keys=ON"))
+        return made
+
+    @contextmanager
+    def events(storage: Any) -> Iterator[Connection]:
+        with storage._db_lock, storage._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def of_runs(storage: Any) -> Iterator[Connection]:
+        with storage._engine.begin() as connection:
+            yield connection
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(event_log, "create_engine", engine)
+        patched.setattr(runs, "create_engine", engine)
+        patched.setattr(event_log.InMemoryEventLogStorage, "_connect", events)
+        patched.setattr(runs.InMemoryRunStorage, "connect", of_runs)
         yield
 
 
