@@ -377,7 +377,9 @@ class Timeline:
             self._archive.write(view)
             snapshot = self.append(Snapshot(view=view_to_plain(view, self._still_readable(view))))
         except DstlError as error:
-            log.info("timeline %s: no snapshot after slot %d this time: %s", self.job, view.slot, error)
+            # A rival that was quicker adds one; any other reason may last, and reads get longer.
+            level = logging.INFO if error.kind == ErrorKind.MOVED else logging.WARNING
+            log.log(level, "timeline %s: no snapshot after slot %d: %s", self.job, view.slot, error)
             return
         self._tail_reader.write_hint(snapshot.slot, snapshot.recorded_at)
 

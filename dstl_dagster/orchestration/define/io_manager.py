@@ -188,8 +188,8 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         }
         context.add_output_metadata(said)
         step = step_of(context)
-        is_alone = TAG_TIMELINE not in context.output_metadata
-        if context.has_asset_key and step is not None and is_alone:
+        has_block = TAG_TIMELINE in context.output_metadata  # whose checkpoint the event names
+        if context.has_asset_key and step is not None and not has_block:
             # By this a restore finds what it undid; no public name, since Dagster 1.3.
             step.log.addFilter(_is_no_comparison_of_versions)
             step.set_data_version(context.asset_key, dg.DataVersion(state_version(checkpoint.attempt)))

@@ -11,7 +11,7 @@ import pytest
 
 from dstl_dagster.checkpoint import Timeline
 from dstl_dagster.errors import ConflictError, FencedError, FormatError, NotFoundError, UnavailableError
-from dstl_dagster.format.names import JobNames
+from dstl_dagster.format.names import JobNames, attempt_half
 from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.testing.fault_store import FaultStore
 from dstl_dagster.timeline import Opened, Snapshot, Subsumed, TimelineView
@@ -179,6 +179,21 @@ def test_a_snapshot_waits_for_the_archive(job, monkeypatch):
     coordinator = long_history(job, 10)
     assert not any(isinstance(record, Snapshot) for record in coordinator.timeline.records())
     assert coordinator.latest().checkpoint_id == 10
+
+
+def test_what_stops_snapshots_is_a_warning(job, caplog):
+    """Each batch goes on, and each read gets longer."""
+    coordinator = job.coordinator(**EVERY)
+    attempt = coordinator.trigger()
+    foreign = NAMES.archived_attempt(attempt_half(attempt.attempt))
+    job.store.put(foreign, b"notes", precondition=ABSENT)
+    coordinator.abort(attempt)
+    found = long_history(job, 5).timeline.tail()
+    assert (found.snapshot_slot, found.last_completed_id) == (0, 5)
+    warned = {each.getMessage() for each in caplog.records if each.levelname == "WARNING"}
+    assert any(f"foreign object {foreign} in the archive: move it away" in each for each in warned)
+    job.store.delete(foreign, precondition=ANY)
+    assert long_history(job, 1).timeline.tail().snapshot_slot > 0
 
 
 def test_a_wrong_snapshot_is_refused(job):
