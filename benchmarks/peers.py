@@ -8,7 +8,7 @@ write batch, flush, checkpoint), SlateDB (write batch, flush), the table as Parq
 package, not synced and synced. On a local folder, one process each, no Spark; every round all peers get the
 same keys, one after another. Told are median, p99 and slowest of the rounds in seconds, the bytes that they
 added to the folder, and a full read after them: of tables as Arrow, of RocksDB and SlateDB as keys and
-values, as their clients have it. A peer that cannot be had or fails is told, not guessed.
+values, as their clients have it. A peer that cannot be installed or fails is reported, not guessed.
 
 The environment is `.peers` beside the checkout, or `PEERS_ENVIRONMENT`: no dependency of ours.
 """
@@ -47,7 +47,7 @@ Numbers = dict[str, Any]
 
 
 def install() -> None:
-    """Make the environment. A package that cannot be had is told."""
+    """Make the environment. A package that cannot be installed is reported."""
     subprocess.run([sys.executable, "-m", "venv", ENVIRONMENT], check=True)
     python = ENVIRONMENT / "bin" / "python"
     for package in (*PACKAGES.values(), "numpy", "pyarrow"):

@@ -18,7 +18,7 @@ pace      NEXMark beside Spark's stateful operators; a small merge, the sink, a 
 flink     a log appended, persisted and read back, beside Flink's jar
 
 Writes `benchmarks/RESULTS.md`, its plots in `docs/images/`, and the numbers that `docs/comparison.md` quotes.
-A peer that is not installed, fails or takes too long is told on the page, with the reason. What a run does
+A peer that is not installed, fails or takes too long stands on the page with the reason. What a run does
 not measure, by `--only` or because it cannot, stays as it was; each section says where it was measured. Local
 folders, not synced where it does not say so; at most twenty minutes on two quiet cores. `--quick` takes small
 sizes, writes nothing, and ends within five minutes, also beside other work.

@@ -1,6 +1,6 @@
 """The page of results: tables and plots of curves, and what the comparison page quotes of them.
 
-Owns how curves are told, drawn and read back. Pure but for `draw`. Does not own what is measured (`results`).
+Owns how curves are written, drawn and read. Pure but for `draw`. Does not own what is measured (`results`).
 
 `RESULTS.md` is one section for each plot, in the order of `FILES`; a run of some parts replaces theirs and
 keeps the others. `docs/comparison.md` repeats numbers of it between two marks: `with_quotes` writes them, and

@@ -136,7 +136,7 @@ def upserts(quick: bool, alone: Curve) -> Iterator[Plot]:
     whole = in_turns(list(NAMES), sizes[1], lengths, limit_seconds)
     large = {} if quick else in_turns(LARGE, 10**7, (0, 5), 60.0)
     runs = dict(zip((*sizes, 10**7), (small, whole, large), strict=True))
-    # Who failed half-way is told as missing, and has no numbers.
+    # A peer that failed half-way is reported as missing, and has no numbers.
     missing = [f"{NAMES[name]}: {whole[name].lost}" for name in NAMES if whole[name].lost]
     names = [name for name in NAMES if not whole[name].lost]
 

@@ -1,4 +1,4 @@
-"""A soak: a state of 10^8 rows in Spark on two cores, written, merged into, read back, with its memory told.
+"""A soak: a state of 10^8 rows in Spark on two cores, written, merged into, read back, and its memory.
 
     python benchmarks/spark_large.py [--rows 1e8] [--merges 3] [--limit-gib 6]
 

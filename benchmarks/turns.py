@@ -1,6 +1,6 @@
 """Contenders in turns within one run: seconds, and CPU of this process and all its descendants.
 
-Owns the turns, the counting of CPU and how runs are told. Does not own what runs.
+Owns the turns, the counting of CPU and how runs are printed. Does not own what runs.
 
 CPU is read from `/proc`, in its hundredths of a second: the driver, the JVM that it started, and the JVM's
 Python workers. On a machine with other work it says more than seconds do. The first turns only warm up.

@@ -76,15 +76,15 @@ def repeated_checks(context: dg.OpExecutionContext, checkpoint_id: int) -> list[
             key, limit=NEWEST_EVENTS
         )
         said = (each.evaluation for each in history)  # or that it is planned, as by this run
-        told = next((each for each in said if isinstance(each, dg.AssetCheckEvaluation)), None)
+        before = next((each for each in said if isinstance(each, dg.AssetCheckEvaluation)), None)
         results.append(
             dg.AssetCheckResult(
-                passed=told is not None and told.passed,
+                passed=before is not None and before.passed,
                 asset_key=key.asset_key,
                 check_name=key.name,
-                severity=dg.AssetCheckSeverity.WARN if told is None else told.severity,
-                description=f"not evaluated: {why}" if told is None else f"as evaluated before: {why}",
-                metadata={} if told is None else told.metadata,
+                severity=dg.AssetCheckSeverity.WARN if before is None else before.severity,
+                description=f"not evaluated: {why}" if before is None else f"as evaluated before: {why}",
+                metadata={} if before is None else before.metadata,
             )
         )
     return results

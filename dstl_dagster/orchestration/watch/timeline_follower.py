@@ -58,7 +58,7 @@ class Tick:
 
     Attributes:
         restorable_changed: the set of checkpoints that can be restored may have changed.
-        told: the records of which it reports something, oldest first.
+        reported: the records of which it reports something, oldest first.
         waiting: for whose run, which is alive and will report its checkpoint itself, or commit it.
         at_end: every record was followed.
     """
@@ -66,13 +66,13 @@ class Tick:
     cursor: CheckpointCursor
     report: Report = field(default_factory=Report)
     restorable_changed: bool = False
-    told: list[TimelineRecord] = field(default_factory=list)
+    reported: list[TimelineRecord] = field(default_factory=list)
     waiting: str | None = None
     at_end: bool = False
 
     def checkpoints(self, of: type[Completed | Committed | Restored]) -> list[int]:
         """Of the records of this type of which it reports something."""
-        return [each.checkpoint_id for each in self.told if isinstance(each, of)]
+        return [each.checkpoint_id for each in self.reported if isinstance(each, of)]
 
 
 @dataclass
@@ -162,7 +162,7 @@ class TimelineFollower:
             return False
         tick.report += found
         if found:
-            tick.told.append(record)
+            tick.reported.append(record)
         if isinstance(record, Completed) and tick.cursor.shown is None:
             tick.cursor = replace(tick.cursor, shown=record.attempt)
         tick.restorable_changed |= isinstance(record, (Completed, Restored, Subsumed, Savepoint, Released))

@@ -103,7 +103,7 @@ class SinkOptions:
             path=given.get("path"),
             layout=_layout(given) if "path" in given else None,
             header_line=given.get("header_line", ""),
-            user_metadata=parse_user_metadata("userMetadata", told) if (told := given.get(_METADATA)) else "",
+            user_metadata=parse_user_metadata("userMetadata", text) if (text := given.get(_METADATA)) else "",
             idempotency_key=given.get("idempotency_key"),
             adopt_after=given.get("adopt_after"),
             take_over=parse_bool("take_over", given.get("take_over", "false")),

@@ -1,6 +1,6 @@
 """The client of google-cloud-storage that a process shares: credentials, endpoint, connections.
 
-Owns its creation, what happens to a client's connections in a fork, what the service has told a client, and
+Owns its creation, what happens to a client's connections in a fork, what a client knows of the service, and
 which requests share a rate limit. Does not own requests (`gcs.transport`), or the limit itself
 (`policy.rate`). Imported by the Google store's modules alone, so that nothing else loads the client.
 """
@@ -30,7 +30,7 @@ _POOL_CONNECTIONS = 64
 
 
 class ServiceFacts:
-    """What the service has told one client. Any thread.
+    """What one client knows of the service. Any thread.
 
     Attributes:
         time: the newest `Date` of any success, to the second: a refusal may be of a proxy, with another
