@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,7 @@ import dagster as dg
 import pytest
 import sqlalchemy
 from dagster._core.storage.event_log import in_memory as event_log
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 from dagster._core.storage.runs import in_memory as runs
 from sqlalchemy.engine import Connection
 
@@ -277,6 +280,38 @@ def connections_are_kept() -> Iterator[None]:
         patched.setattr(runs, "create_engine", engine)
         patched.setattr(event_log.InMemoryEventLogStorage, "_connect", events)
         patched.setattr(runs.InMemoryRunStorage, "connect", of_runs)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def files_are_copied(
+    migrations_are_loaded_once: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Of instances on disk, whose every run has a database of its own: a quarter of a small run."""
+    template = tmp_path_factory.mktemp("databases") / "events.db"
+    make = SqliteEventLogStorage._initdb
+
+    def copy(
+        storage: SqliteEventLogStorage, engine: sqlalchemy.Engine, for_index_shard: bool = False
+    ) -> None:
+        path = Path(str(engine.url.database))
+        if template.exists() and not path.exists():
+            new = path.with_suffix(f".{uuid.uuid4()}")
+            shutil.copy(template, new)
+            try:
+                path.hardlink_to(new)
+            except FileExistsError:  # another process is just making it
+                make(storage, engine, for_index_shard)
+            finally:
+                new.unlink()
+            return
+        make(storage, engine, for_index_shard)
+        if not template.exists():
+            with closing(sqlite3.connect(path)) as made, closing(sqlite3.connect(template)) as copied:
+                made.backup(copied)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SqliteEventLogStorage, "_initdb", copy)
         yield
 
 
