@@ -167,13 +167,13 @@ def _missing(coordinator: CheckpointCoordinator, keys: Iterable[BatchKey]) -> li
         ids = {key.source} if again is None else {key.source, again.id}
         if not key.window.startswith(RUN_WINDOW):
             return any(view.applied_in(replace(key, source=each)) is not None for each in ids)
-        runs = [
-            known for known in view.keys if (known.key, known.source) in {(key.key, each) for each in ids}
-        ]
-        held = [each for run in runs for each in view.checkpoints_since_snapshot(run)]
-        # The archive finds a batch by all of its identity, or by its name.
-        held += view.archive.checkpoints_of_key(key.key)
-        return not all(map(view.is_abandoned, held))
+        # No other batch of this name: another source may have one.
+        return any(
+            (each.key, each.source) in {(key.key, source) for source in ids}
+            for checkpoint_id in _ever_held(view, key.key)
+            if not view.is_abandoned(checkpoint_id)
+            for each in coordinator.timeline.completed(checkpoint_id).batches
+        )
 
     return [key for key in keys if not is_held(key)]
 

@@ -158,9 +158,10 @@ def test_a_partition_of_a_table_runs_again_once(keyed_on):
     assert ran[3:] == DAYS[:2]
 
 
-def test_a_table_that_is_left_out_stops_it(keyed_on):
+@pytest.mark.parametrize("snapshot_interval", [8, 9, 10, 32])
+def test_a_table_that_is_left_out_stops_it(keyed_on, snapshot_interval):
     """Another source has the same days: the table's rows are undone, and nothing writes them again."""
-    keyed = keyed_on(MemoryObjectStore())
+    keyed = keyed_on(MemoryObjectStore(), snapshot_interval=snapshot_interval)
 
     def run(day, *sources):
         for source in sources:
