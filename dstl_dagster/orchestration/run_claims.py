@@ -138,18 +138,20 @@ def _is_defined(context: Any) -> Callable[[str], bool]:
     """Whether the asset or op of this name is in the run's code location, or in its job if there is none."""
 
     def is_defined(by: str) -> bool:
-        kind, _, name = by.partition(":")
         try:
             jobs = [unselected(context.job_def)]
         except DagsterInvalidPropertyError:
             return True  # a test calls one of them: it says nothing of the others
         definitions = code_location(context)
         jobs += definitions.get_all_jobs() if definitions is not None else ()
-        if kind == "asset":
-            key = dg.AssetKey.from_user_string(name)
-            return any(key in job.asset_layer.executable_asset_keys for job in jobs)
-        if kind == "op":
-            return any(name in map(str, job.graph.iterate_node_handles()) for job in jobs)
-        return False
+        return any(is_in_job(by, job) for job in jobs)
 
     return is_defined
+
+
+def is_in_job(by: str, job: dg.JobDefinition) -> bool:
+    """Whether a job executes the asset or op of this name."""
+    kind, _, name = by.partition(":")
+    if kind == "asset":
+        return dg.AssetKey.from_user_string(name) in job.asset_layer.executable_asset_keys
+    return kind == "op" and name in map(str, job.graph.iterate_node_handles())

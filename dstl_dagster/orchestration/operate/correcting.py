@@ -22,6 +22,7 @@ from dstl_dagster.orchestration.keys import TAG_CORRECTION, TAG_TAKE_OVER
 from dstl_dagster.orchestration.operate.restoring import report_restore
 from dstl_dagster.orchestration.owners import root_run_id
 from dstl_dagster.orchestration.partitions import has_partition, partition_of
+from dstl_dagster.orchestration.run_claims import is_in_job
 from dstl_dagster.orchestration.steps import Step, match_partitions
 
 
@@ -100,10 +101,8 @@ def _require_writers(
     for key in plan.keys:
         name = name_in_id(key.source)
         by = sources[name].by if name in sources else name
-        kind, _, asset = by.partition(":")
-        made = definition.asset_layer.executable_asset_keys
-        if kind == "asset" and dg.AssetKey.from_user_string(asset) not in made:
+        if by.startswith("asset:") and not is_in_job(by, definition):
             raise InvalidInputError(
-                f"asset {asset}, which made batch {key.key!r}, is not in {definition.name!r}, which is to "
-                "run it again: nothing was changed. Select it there too"
+                f"{by.replace(':', ' ', 1)}, which made batch {key.key!r}, is not in {definition.name!r}, "
+                "which is to run it again: nothing was changed. Select it there too"
             )
