@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from dstl_dagster.checkpoint.inspect.verify import require_undamaged
 from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.checkpoint.steps.unfinished import finish_resolutions, retract, when_finished
-from dstl_dagster.errors import FormatError
+from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import counted, names_in_words, readable_bytes
 from dstl_dagster.keyed import Manifest, load_manifest
 from dstl_dagster.timeline import Completed, FinalFile, Opened, Restored, Timeline, decisions
@@ -102,9 +102,13 @@ def plan_restore(job: Job, checkpoint_id: int) -> RestorePlan:
     for completed in gone:
         kept = view.checkpoints.get(completed.checkpoint_id)
         if kept is not None and kept.subsumed is None:
-            manifests[completed.checkpoint_id] = load_manifest(
-                job.store, completed.manifest, completed.manifest_crc32c
-            )
+            try:
+                manifests[completed.checkpoint_id] = load_manifest(
+                    job.store, completed.manifest, completed.manifest_crc32c
+                )
+            except (FormatError, NotFoundError) as error:
+                # It may be why the job goes back.
+                log.warning("what goes with checkpoint %d is not known: %s", completed.checkpoint_id, error)
     files = [] if target is None else target.manifest.changelog_files
     return RestorePlan(
         checkpoint_id=checkpoint_id,

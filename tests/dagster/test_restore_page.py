@@ -10,6 +10,8 @@ from click.testing import CliRunner
 
 from dstl_dagster import build_checkpoint_job, build_maintenance, restore_run_config
 from dstl_dagster.cli.checkpoints import checkpoints_group
+from dstl_dagster.errors import FormatError
+from dstl_dagster.storage import ANY
 from tests.dagster.shown import failed_partitions, materialized_partitions
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.dagster
 
 AT_ONCE = dg.RetryPolicy(max_retries=1, delay=0)
-FIRST, SECOND, THIRD = "2024-01-01", "2024-01-02", "2024-01-03"
+FIRST, SECOND, THIRD, FOURTH = "2024-01-01", "2024-01-02", "2024-01-03", "2024-01-04"
 
 
 @pytest.fixture
@@ -212,6 +214,22 @@ def test_a_restore_that_is_told_late_leaves_what_ran_again_alone(three: Days, da
     daemon.tick()
     assert failed_partitions(three, "state") == {THIRD}
     assert newest(three, "checkpoints") == ("chk-00000004", "4")
+
+
+def test_a_damaged_checkpoint_that_was_left_behind_does_not_stop_the_sensor(
+    three: Days, daemon: Daemon
+) -> None:
+    """It was never reported, and a restore went back to before it: preview, restore and sensor pass it."""
+    three.code.make_outside(three.uri, FOURTH)
+    coordinator = three.coordinator()
+    manifest = coordinator.timeline.tail().checkpoints[4].completed.manifest
+    coordinator.store.put(manifest, b"not a manifest", precondition=ANY)
+    with pytest.raises(FormatError, match="damaged or replaced"):
+        daemon.tick()
+    launch(three, 3, restore_run_config(4, 3))
+    assert three.run(FOURTH).success
+    daemon.tick()
+    assert newest(three, "checkpoints") == ("chk-00000005", "5")
 
 
 def test_a_restore_that_is_told_after_its_checkpoint_was_subsumed_is_told(days: Days, daemon: Daemon) -> None:

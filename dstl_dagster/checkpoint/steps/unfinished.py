@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, partial
 from typing import TypeVar
 
 from dstl_dagster.checkpoint.job import Job
+from dstl_dagster.checkpoint.steps.components import buckets_of_components, listed_components
 from dstl_dagster.checkpoint.steps.compose_commit import file_commit, publish
-from dstl_dagster.errors import ConflictError, ErrorKind, NotFoundError, UnavailableError
+from dstl_dagster.errors import ConflictError, ErrorKind, FormatError, NotFoundError, UnavailableError
+from dstl_dagster.format import attempt_half, attempt_of_component
 from dstl_dagster.keyed import load_manifest
 from dstl_dagster.recoverable import is_own
 from dstl_dagster.storage import Generation, ObjectStore
@@ -97,15 +100,31 @@ def _retract(job: Job, completed: Completed) -> None:
     home, copied = completed.origin.located(job.store), cache(partial(completed.origin.is_copied, job.store))
     try:
         manifest = load_manifest(job.store, completed.manifest, completed.manifest_crc32c)
-    except NotFoundError:
-        # Subsumed and cleaned up: only a committed checkpoint is subsumed, so no source is left, and the
-        # `completed` record has all that is needed to find the final objects.
+    except (NotFoundError, FormatError) as error:
+        # Subsumed and cleaned up, or damaged, which may be why the job goes back: the `completed` record has
+        # all that is needed to find the final objects, and the attempt the sources. Only a committed
+        # checkpoint is subsumed, so that no source is left.
+        log.info("retracting checkpoint %d by its record: %s", completed.checkpoint_id, error)
+        entry = job.timeline.seen().checkpoints.get(completed.checkpoint_id)
+        if entry is not None and entry.committed is None:
+            _delete_components(job, completed)
         for final in completed.files:
             _delete_own(home, final)
         return
     for file in manifest.files:
         if file_commit(job, home, file, copied).retract():
             log.info("retracted %s of checkpoint %d", file.object_name, completed.checkpoint_id)
+
+
+def _delete_components(job: Job, completed: Completed) -> None:
+    """Those of its attempt; those of a store of which this one is a copy are left."""
+    if completed.origin.is_elsewhere(job.store):
+        return
+    for home in buckets_of_components(job.store, job.files, [completed]):
+        for stat in listed_components(job.store, home, job.files):
+            if attempt_of_component(stat.name) == attempt_half(completed.attempt):
+                with suppress(ConflictError):
+                    home.delete(stat.name, precondition=Generation(stat.generation))
 
 
 def _delete_own(store: ObjectStore, file: FinalFile) -> None:

@@ -86,14 +86,14 @@ class Reporter(PageEntries):
         return self._made(assets.checkpoints_key, page, completed, about, self.entries(checkpoint))
 
     def subsumed(self, completed: Completed) -> dg.AssetMaterialization:
-        """The event of a checkpoint whose manifest was deleted before it was reported: its record is left."""
+        """The event of a checkpoint whose manifest was gone before it was reported: its record is left."""
         assets, number = self.assets, completed.checkpoint_id
         metadata = {
             "files": len(completed.files),
             "checkpoint": self.about(completed, parent=True),
-            "state": "subsumed, and its manifest is deleted: it cannot be restored",
+            "state": "its manifest is deleted or damaged: it cannot be restored",
         }
-        about = f"checkpoint {number} of {assets.job}, subsumed since"
+        about = f"checkpoint {number} of {assets.job}, gone since"
         return self._made(assets.checkpoints_key, assets.partition_key(number), completed, about, metadata)
 
     def operator(

@@ -21,7 +21,7 @@ from uuid import UUID
 import dagster as dg
 
 from dstl_dagster.checkpoint import Checkpoint, CheckpointCoordinator
-from dstl_dagster.errors import NotFoundError
+from dstl_dagster.errors import FormatError, NotFoundError
 from dstl_dagster.format import names_in_words
 from dstl_dagster.keyed import load_manifest
 from dstl_dagster.orchestration.code_location import state_of
@@ -286,7 +286,7 @@ class Reconcile:
         return [*events, self.reporter.checkpoint(checkpoint)]
 
     def _checkpoint(self, entry: CheckpointEntry) -> Checkpoint | None:
-        """With its manifest; `None` where clean-up has deleted that."""
+        """With its manifest; `None` where clean-up has deleted that, or a restore left it behind damaged."""
         completed = entry.completed
         for each in self.read:
             if each.attempt == completed.attempt:
@@ -295,6 +295,10 @@ class Reconcile:
             manifest = load_manifest(self.coordinator.store, completed.manifest, completed.manifest_crc32c)
         except NotFoundError:
             return None
+        except FormatError:
+            if self.view.is_abandoned(entry.checkpoint_id):
+                return None
+            raise
         return Checkpoint(entry, manifest)
 
     def _operators(self, checkpoint: Checkpoint) -> list[Event]:

@@ -135,6 +135,40 @@ def test_an_abandoned_checkpoint_is_never_published(job):
         coordinator.confirm(attempt)
 
 
+@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize("damage", [None, b"", b"not a manifest"])
+def test_a_restore_leaves_a_damaged_manifest_behind(job, damage, published):
+    """Planned, done, and nothing of it left, though only its record can be read; the job goes on."""
+    coordinator = job.coordinator()
+    for position in (1, 2):
+        job.checkpoint(coordinator, position)
+    attempt = coordinator.trigger(idempotency_key="third")
+    coordinator.record(attempt, [], [job.file(attempt, "out/3.txt", b"x", b"y")])
+    coordinator.confirm(attempt)
+    if published:
+        coordinator.compose_commit()
+    manifest = coordinator.timeline.tail().checkpoints[3].completed.manifest
+    if damage is None:
+        job.store.delete(manifest, precondition=ANY)
+    else:
+        job.store.put(manifest, damage, precondition=ANY)
+    coordinator = job.coordinator(reader_grace=_NO_GRACE)
+    plan = coordinator.plan_restore(2)
+    assert (plan.batches, [file.name for file in plan.files], plan.manifests) == (
+        ("third",),
+        ["out/3.txt"],
+        {},
+    )
+    coordinator.restore(2)
+    assert outputs(job) == ["out/1.txt", "out/2.txt"]
+    assert job.names(".inprogress/") == []
+    job.checkpoint(coordinator, 3)
+    coordinator.clean_up()
+    assert coordinator.audit().in_order
+    assert outputs(job) == ["out/1.txt", "out/2.txt", "out/3.txt"]
+    assert manifest not in job.names("dstl/")
+
+
 def test_files_of_cleaned_up_checkpoints_are_retracted_too(job):
     """A savepoint outlives later checkpoints: their manifests are gone; records still name their files."""
     coordinator = job.coordinator(num_retained=1, reader_grace=_NO_GRACE)
