@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 
 from dstl_dagster.errors import ConflictError, InvalidInputError
-from dstl_dagster.spark import write_files
+from dstl_dagster.spark import open_batch, write_files
 from dstl_dagster.spark.dataframes.hive_folders import folders_of
 
 if TYPE_CHECKING:
@@ -390,6 +390,27 @@ def test_a_folder_of_parts_belongs_to_one_checkpoint(job: Job) -> None:
     job.write_files(df.where("id >= 10"), "parts", format="parquet", mode="append")
     found = job.spark.read.parquet(str(job.folder / "parts")).collect()
     assert sorted(row.id for row in found) == list(range(40))
+
+
+def test_a_batch_appends_to_a_folder_again_and_again(job: Job) -> None:
+    """As a loop over sources does, also below the folder; the same batch names its files alike."""
+    tens = [job.spark.range(start, start + 10, 1, 2) for start in range(0, 40, 10)]
+    names: list[list[str]] = []
+    for folder in ("once", "again"):
+        given: dict[str, Any] = {"format": "parquet", "mode": "append"}
+        within = given | {"partition_by": ["day"]}
+        with open_batch(job.folder.as_uri(), folder, clean_up_every=0) as batch:
+            written = [
+                *batch.write_files(tens[0], f"{folder}/day=1", **given),
+                *batch.write_files(tens[1].withColumn("day", F.lit(1)), folder, **within),
+                *batch.write_files(tens[2], f"{folder}/day=1", **given),
+                *batch.write_files(tens[3].withColumn("day", F.col("id") % 2), folder, **within),
+            ]
+            mine = str(batch.attempt.attempt)
+        names.append([each.object_name.replace(folder, "").replace(mine, "") for each in written])
+        found = job.spark.read.parquet(str(job.folder / folder)).collect()
+        assert sorted(row.id for row in found) == list(range(40))
+    assert names[0] == names[1]
 
 
 def test_success_comes_after_all_others(job: Job) -> None:

@@ -46,7 +46,8 @@ class FileNames:
 
     Attributes:
         target: the one file, or the folder.
-        appended_by: the attempt in the names, since the folder holds files of others; empty: none.
+        appended_by: the attempt in the names, since the folder holds files of others, and how many files it
+            has written before; empty: neither.
     """
 
     bucket: str
@@ -55,11 +56,15 @@ class FileNames:
     appended_by: str = ""
 
     @classmethod
-    def at(cls, target: GSBlobIdentifier, layout: FileLayout, attempt: Attempt) -> FileNames:
-        """Those of an attempt at this target. Raises: InvalidInputError for a name that belies the
-        compression.
+    def at(
+        cls, target: GSBlobIdentifier, layout: FileLayout, attempt: Attempt, earlier: int = 0
+    ) -> FileNames:
+        """Those of an attempt at this target. `earlier`: how many files it has written before.
+
+        Raises: InvalidInputError for a name that belies the compression.
         """
-        appended_by = f"-{attempt.attempt}" if layout.mode == "append" else ""
+        before = f"-{earlier}" if earlier else ""
+        appended_by = f"-{attempt.attempt}{before}" if layout.mode == "append" else ""
         names = cls(target.bucket_name, target.object_name, layout, appended_by)
         if names.is_one:
             check_name(names.target.rpartition("/")[2], layout.file_format, layout.compression)

@@ -128,7 +128,7 @@ def write_files(
             texts = [f"CAST({places[name]} AS STRING)" for name in within]
             rows = rows.selectExpr(*[places[name] for name in columns.names], *texts)
     with _open(attempt, wanted) as (work, earlier, store, meter):
-        names = FileNames.at(target_of(uri, store), layout, work)
+        names = FileNames.at(target_of(uri, store), layout, work, len(earlier))
         check_free(names, store, earlier)
         job = FileJob(work, names, encoder, header, wanted)
         found = run_tasks(rows, WriteFileTask(job), progress)
