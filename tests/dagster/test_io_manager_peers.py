@@ -350,12 +350,17 @@ def test_a_type_that_is_no_rows(world: World) -> None:
     with pytest.raises(dg.Failure, match=r"state of asset number: .* int is no rows"):
         world.run(number)
 
-    @dg.asset(ins={"rows": dg.AssetIn(["my_schema", "b_df"])}, metadata={"dstl/keys": ["a"]})
-    def below(rows: int) -> int:
-        return rows
+    of_pandas_on_spark = type("DataFrame", (), {"__module__": "pyspark.pandas.frame"})
+    for hint, named in ((int, "builtins.int"), (of_pandas_on_spark, "pyspark.pandas.frame.DataFrame")):
 
-    with pytest.raises(dg.Failure, match=r"an input of keyed state cannot be a builtins.int"):
-        world.run(b_df, below)
+        def below(rows: Any) -> Any:
+            return rows
+
+        below.__annotations__["rows"] = hint
+        upstream = dg.AssetIn(["my_schema", "b_df"])
+        reader = dg.asset(below, ins={"rows": upstream}, metadata={"dstl/keys": ["a"]})
+        with pytest.raises(dg.Failure, match=f"an input of keyed state cannot be a {named}:"):
+            world.run(b_df, reader)
 
 
 def test_modes(world: World) -> None:

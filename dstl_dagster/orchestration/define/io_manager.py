@@ -436,9 +436,10 @@ def _form_of(hint: Any) -> str:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         rest = [each for each in typing.get_args(hint) if each is not type(None)]
         hint = rest[0] if len(rest) == 1 else hint
-    module, name = str(getattr(hint, "__module__", "")).partition(".")[0], getattr(hint, "__name__", "")
-    module = module.removeprefix("_")  # DuckDB 1.4 names its extension module
-    form = f"{module}.{name}"
+    path, name = str(getattr(hint, "__module__", "")), getattr(hint, "__name__", "")
+    if not path.startswith("pyspark.pandas"):  # a library of its own
+        path = path.partition(".")[0].removeprefix("_")  # DuckDB 1.4 names its extension module
+    form = f"{path}.{name}"
     if form not in _FORMS:
         raise InvalidInputError(
             f"an input of keyed state cannot be a {form}: use a DataFrame of Spark, pandas or "
