@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -45,7 +46,11 @@ operator_option = click.option(
 @operator_option
 @click.option("--newer-job", metavar="JOB", help="NEWER is of this job of the store, such as a clone.")
 @click.option(
-    "--limit", type=click.IntRange(0), default=20, show_default=True, help="Show at most this many rows."
+    "--limit",
+    type=click.IntRange(0, sys.maxsize),
+    default=20,
+    show_default=True,
+    help="Show at most this many rows.",
 )
 @job_options
 def diff_command(

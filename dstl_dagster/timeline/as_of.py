@@ -257,8 +257,12 @@ def _is_day(text: str) -> bool:
     return True
 
 
+_MOST_DIGITS = 18
+"""Of an id: Python makes no number of thousands of digits."""
+
+
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def _instant(text: str) -> datetime:

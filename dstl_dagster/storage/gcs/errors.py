@@ -38,6 +38,8 @@ _T = TypeVar("_T")
 # The service has one reason code, `invalid`, for every wrong argument. So its words decide, but only where
 # they begin the message: nothing that a caller chose, such as an object's name, can stand there.
 _CHECKSUM_MISMATCH: Final = re.compile(r"Provided (CRC32C|MD5 hash)\b")
+_FORBIDDEN: Final = re.compile(r"Bucket is (a )?requester pays\b|Request violates ")
+"""400 and 412 of a setting of the bucket, or an organization policy: of no one object."""
 _ONE_OBJECT: Final = re.compile(r"The object ")
 """429: this object was changed within the last second. Another 429 is of the bucket's or project's rate."""
 
@@ -61,6 +63,8 @@ def refusal(status: int, message: str, uri: str, headers: Mapping[str, str] | No
 
     """
     short = cleaned(message)
+    if status in (401, 403) or _FORBIDDEN.match(message):
+        return InvalidInputError(f"no permission for {uri!r}: {status} {short}", ErrorKind.NO_PERMISSION)
     if status == 412:
         return ConflictError(f"{uri!r} is not as the precondition demands; read it, then decide")
     if status == 416:
@@ -75,8 +79,6 @@ def refusal(status: int, message: str, uri: str, headers: Mapping[str, str] | No
         return ThrottledError(text, wait, one_object=status == 429 and bool(_ONE_OBJECT.match(message)))
     if status == 400 and _CHECKSUM_MISMATCH.match(message):
         return FormatError(f"the bytes of {uri!r} do not have the checksum that was sent: {short}")
-    if status in (401, 403):
-        return InvalidInputError(f"no permission for {uri!r}: {status} {short}", ErrorKind.NO_PERMISSION)
     return InvalidInputError(f"the service refused the request for {uri!r}: {status} {short}")
 
 

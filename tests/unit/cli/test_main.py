@@ -75,6 +75,9 @@ def test_the_map_has_every_command():
         (["checkpoints", "list"], 0),
         (["checkpoints", "audit"], 0),
         (["checkpoints", "show", "7"], 1),
+        (["checkpoints", "show", "9" * 5_000], 1),
+        (["checkpoints", "show", "checkpoint:" + "9" * 5_000], 2),
+        (["checkpoints", "diff", "1", "2", "--limit", "9" * 20], 2),
         (["checkpoints", "show"], 2),
         (["checkpoints", "savepoint", "7", "kept"], 1),
         (["checkpoints", "resolve", "1", "a"], 2),
@@ -84,7 +87,7 @@ def test_the_map_has_every_command():
         (["storage", "check", "gs:///no-bucket"], 1),
         (["gcs-server", "--port", "0", "--folder", "/proc/nothing"], 1),
     ],
-    ids=lambda value: "-".join(value) if isinstance(value, list) else str(value),
+    ids=lambda value: "-".join(value)[:60] if isinstance(value, list) else str(value),
 )
 def test_the_exit_status_is_as_the_help_says(store, monkeypatch, arguments, status):
     """0 done, 1 refused, 2 not understood; in no case a traceback."""

@@ -213,6 +213,21 @@ def test_what_may_be_asked_again(status: int) -> None:
     assert len(str(refusal(status, "x" * 1000, "gs://b/o"))) < 500
 
 
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "Bucket is requester pays bucket but no user project provided."),
+        (412, "Request violates constraint 'constraints/gcp.restrictNonCmekServices'"),
+    ],
+)
+def test_what_an_owner_forbids_blocks_no_file(status: int, message: str) -> None:
+    """No fault of the object, so that step 6 waits; the service's words say what to change."""
+    error = refusal(status, message, "gs://b/o")
+    assert isinstance(error, InvalidInputError)
+    assert error.kind == "no_permission"
+    assert message in str(error)
+
+
 def test_cancel_never_raises() -> None:
     """Giving up is quiet, also when the service is away."""
     service = Service()
