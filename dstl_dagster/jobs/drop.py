@@ -118,7 +118,9 @@ def _objects(store: ObjectStore, names: JobNames) -> list[ObjectStat]:
 
 def _refused(error: DstlError, drop: Drop) -> DstlError:
     if error.kind != ErrorKind.ATTEMPT_OPEN:
-        return error
+        return type(error)(
+            f"{error.message}; to drop the job nevertheless: force (--force)", ErrorKind(error.kind)
+        )
     return ConflictError(
         f"job {drop.job!r} is running: {drop.open_owner!r} makes a checkpoint of it. Wait for it or, if it "
         "is dead, drop the job with force (--force)",

@@ -50,7 +50,7 @@ from dstl_dagster.storage import ABSENT, ANY, ObjectStat, ObjectStore
 from dstl_dagster.timeline.archive import Archive, in_doubt
 from dstl_dagster.timeline.attempt import Attempt
 from dstl_dagster.timeline.grace import GraceClock
-from dstl_dagster.timeline.lost import lost, unexplained_manifests
+from dstl_dagster.timeline.lost import hole, lost, unexplained_manifests
 from dstl_dagster.timeline.record_codec import copy_in_metadata, encode_record, view_to_plain
 from dstl_dagster.timeline.records import (
     Committed,
@@ -453,6 +453,10 @@ class Timeline:
             return result
         if written:
             self._take_back(written)
+        behind = None if now else self._tail_reader.first_behind(1)
+        if behind is not None:
+            what = hole(self.job, 1, behind).message
+            raise NotFoundError(f"{what}. Nothing was changed", kind=ErrorKind.JOB_GONE)
         begun = "; another job of that name has begun since" if now else ""
         raise NotFoundError(
             f"job {self.job!r}, as this process has read it in {self._store.uri}, is gone: it was dropped, "

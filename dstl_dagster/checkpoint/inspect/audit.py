@@ -97,6 +97,8 @@ def audit(job: Job) -> Audit:
     view = job.timeline.tail(even_lost=True)
     if not view.slot:
         raise missing_job(job.store, job.name)
+    for _ in job.timeline.records():
+        pass  # also those that a snapshot sums up: a restore and a clone read them
     for entry in view.kept[:1]:
         refuse_renamed(job.store, job.name, entry.completed.manifest)
     references = References(job.store, threads=job.threads)

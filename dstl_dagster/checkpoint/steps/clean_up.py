@@ -36,6 +36,7 @@ from dstl_dagster.checkpoint.steps.garbage import (
 )
 from dstl_dagster.checkpoint.steps.references import References, roots_of
 from dstl_dagster.concurrency import both, gather
+from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
 from dstl_dagster.format import attempt_of_component
 from dstl_dagster.storage import (
     Generation,
@@ -252,10 +253,17 @@ class _Run:
         suspects = self._of_here(home, self._suspects(view, page))
         decides = deciding(self._names, suspects, self._fates_of(view))
         referenced: frozenset[str] = frozenset()
-        if decides.own:
-            referenced |= self._references.own(decides.own)
-        if decides.older:
-            referenced |= self._references.older(self._grace.readable(view))
+        try:
+            if decides.own:
+                referenced |= self._references.own(decides.own)
+            if decides.older:
+                referenced |= self._references.older(self._grace.readable(view))
+        except (FormatError, NotFoundError) as error:
+            raise type(error)(
+                f"{error.message}. Nothing more is deleted: it may be needed. Without a copy, end its "
+                "checkpoint: restore to before it, release its savepoint, or `dstl checkpoints gc --keep 1`",
+                ErrorKind(error.kind),
+            ) from error
         return [each for each in suspects if each.stat.name not in referenced]
 
     def _of_here(self, home: ObjectStore, suspects: Sequence[Garbage]) -> list[Garbage]:

@@ -228,7 +228,7 @@ def load_manifest(
         payload = store.get(name)
     except NotFoundError as error:
         raise NotFoundError(
-            f"manifest {name} is gone: the checkpoint it belongs to was cleaned up or never recorded",
+            f"manifest {name} is missing: its checkpoint was cleaned up, or it was deleted",
             kind=ErrorKind.CHECKPOINT_GONE,
         ) from error
     return _decoded(store, payload, name, lists, crc32c)

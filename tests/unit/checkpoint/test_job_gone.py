@@ -98,6 +98,19 @@ def test_what_a_task_of_a_dropped_job_writes_is_no_lost_record(job):
     assert audit.in_order
 
 
+def test_a_job_that_lost_its_first_record_alone(job):
+    """As by a lifecycle rule, which deletes the oldest object first: the error says what is missing."""
+    coordinator = job.coordinator(snapshot_interval=8)
+    for position in range(4):
+        job.checkpoint(coordinator, position)
+    assert coordinator.timeline.tail().snapshot_slot
+    job.store.delete(coordinator.timeline.names.root_slot, precondition=ANY)
+    for each in (coordinator, job.coordinator("another")):
+        with pytest.raises(NotFoundError, match=r"first record of .* restore it from a backup") as refused:
+            each.trigger()
+        assert refused.value.kind == ErrorKind.JOB_GONE
+
+
 def test_lost_records_of_the_job_itself_are_still_told(job):
     """The same objects, of this timeline: the records that named their attempt are missing."""
     coordinator = job.coordinator()

@@ -220,7 +220,7 @@ def test_a_damaged_job_is_dropped_by_force_alone(job):
     job.checkpoint(coordinator, 1)
     job.file(coordinator.trigger(), "out/never.txt", b"x")
     job.store.put("dstl/orders/timeline/00000000000000000001", b"x", precondition=ANY)
-    with pytest.raises(DstlError):
+    with pytest.raises(DstlError, match=r"\(--force\)"):
         drop_job(job.store, "orders", owner=OWNER, clock=VirtualClock())
     assert drop_job(job.store, "orders", owner=OWNER, force=True, clock=VirtualClock()).left == 0
     assert job.names("dstl/") == []
