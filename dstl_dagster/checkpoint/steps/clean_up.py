@@ -257,7 +257,10 @@ class _Run:
             if decides.own:
                 referenced |= self._references.own(decides.own)
             if decides.older:
-                referenced |= self._references.older(self._grace.readable(view))
+                saved = {*view.savepoints.values()}
+                referenced |= self._references.older(
+                    self._grace.readable(view), lambda each: view.is_abandoned(each) and each not in saved
+                )
         except (FormatError, NotFoundError) as error:
             raise type(error)(
                 f"{error.message}. Nothing more is deleted: it may be needed. Without a copy, end its "

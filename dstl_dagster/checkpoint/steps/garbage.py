@@ -7,8 +7,8 @@ An object's name carries its attempt (`format.names`), and the timeline records 
 
     open                                        keep
     aborted, fenced, ended by a restore         garbage
-    completed: not committed, or with
-      a blocked file                            keep
+    completed: not committed, with a blocked
+      file, or left behind by a restore         keep
     completed: referenced                       keep
     completed: unreferenced                     garbage (components of published files, reports)
     completed and subsumed: still referenced    keep
@@ -207,4 +207,6 @@ def _why_garbage(attempt: uuid.UUID, fates: AttemptFates, grace_is_over: Callabl
     entry = fates.kept(attempt)
     if entry is None or entry.committed is None or entry.committed.blocked or entry.unfinished_resolutions:
         return None
+    if fates.view.is_abandoned(entry.checkpoint_id):
+        return None  # its manifest may be damaged, and soon it is subsumed
     return "no longer needed by its checkpoint"

@@ -16,7 +16,7 @@ A job that never restored has one root, the oldest, however many are retained.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from dstl_dagster.concurrency import gather
@@ -63,10 +63,14 @@ class References:
         self.read_ahead(found)
         return frozenset(name for entry in found for name in self._named_by(entry))
 
-    def older(self, needed: Sequence[CheckpointEntry]) -> frozenset[str]:
+    def older(
+        self, needed: Sequence[CheckpointEntry], may_be_damaged: Callable[[int], bool] = lambda _: False
+    ) -> frozenset[str]:
         """What the roots of `needed` need: all that `needed` needs of other checkpoints, and more.
 
-        Raises: FormatError, NotFoundError if a manifest of a stored checkpoint is unreadable.
+        `may_be_damaged`: of these ids, which needs nothing if its manifest is unreadable.
+
+        Raises: FormatError, NotFoundError if a manifest of another stored checkpoint is unreadable.
         """
         names: set[str] = set()
         rest = list(needed)
@@ -77,11 +81,12 @@ class References:
             for entry in roots:
                 try:
                     names.update(self.needed_by(entry))
-                except NotFoundError:
-                    if entry.subsumed is None:
+                except (NotFoundError, FormatError) as error:
+                    # Deleted by a clean-up with a shorter grace time: there is nothing left to read.
+                    is_deleted = entry.subsumed is not None and isinstance(error, NotFoundError)
+                    if not (is_deleted or may_be_damaged(entry.checkpoint_id)):
                         raise
-                    # A clean-up with a shorter grace time deleted it: there is nothing left to read.
-                    log.info("checkpoint %d was deleted before its grace time was over", entry.checkpoint_id)
+                    log.info("what checkpoint %d needs is not known: %s", entry.checkpoint_id, error)
                     gone.add(entry.checkpoint_id)
             if not gone:
                 break

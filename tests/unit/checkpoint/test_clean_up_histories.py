@@ -13,6 +13,7 @@ from dstl_dagster.checkpoint.steps import clean_up
 from dstl_dagster.settings import CheckpointOptions
 from dstl_dagster.storage import ABSENT, MemoryObjectStore
 from dstl_dagster.testing.virtual_clock import VirtualClock
+from dstl_dagster.timeline import Snapshot
 from tests.unit.checkpoint import counting
 from tests.unit.checkpoint.counting import Counted, Past
 
@@ -100,16 +101,23 @@ def test_a_very_long_job_costs_one_more_for_each_page(store, clock, monkeypatch)
 
 
 def test_an_audit_reads_each_manifest_once(store, clock, job_of):
-    """And nothing of the archive: how the attempts of readable checkpoints ended, their own records say."""
+    """And nothing of the archive: how the attempts of readable checkpoints ended, their own records say.
+
+    Of all records the first eight one by one, then a listing that has them, but for snapshots.
+    """
     quick_batches(store, job_of, 40)
     clock.advance(LATER)
     store.requests.clear()
     assert job_on(store, num_retained=10).audit().in_order
+    spent = store.spent()
     # The ten that are kept name all that they need, in two lists of runs.
     manifests, tail, places, files, attempts = 10 + 2, 2 + 2, 3, 1, 2
     published = 10  # each is asked for its length
+    snapshots = sum(isinstance(each, Snapshot) for each in job_on(store).timeline.records(8))
+    records = 8 + 1 + snapshots + 2  # the last two look behind the end
     # Twice it looks whether the tail has moved, by two requests, and once how far grace is over.
-    assert store.spent() == manifests + tail + places + files + attempts + published + 2 * 2 + 1
+    found = manifests + tail + places + files + attempts + published + records + 2 * 2 + 1
+    assert spent == found
 
 
 def test_another_jobs_components_are_asked_for_once(store, clock, job_of):

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from dstl_dagster.checkpoint.steps import unfinished
-from dstl_dagster.errors import ConflictError, FencedError, InvalidInputError, NotFoundError
+from dstl_dagster.errors import ConflictError, FencedError, FormatError, InvalidInputError, NotFoundError
 from dstl_dagster.storage import ABSENT, ANY
 from dstl_dagster.timeline import Opened, Restored, Subsumed
 
@@ -135,6 +135,28 @@ def test_an_abandoned_checkpoint_is_never_published(job):
         coordinator.confirm(attempt)
 
 
+def test_a_clean_up_passes_damage_that_was_left_behind(job):
+    """Also of the oldest checkpoint left but for the savepoint, whose manifest says what all need."""
+    coordinator = job.coordinator(num_retained=2, reader_grace=_NO_GRACE)
+    job.checkpoint(coordinator, 1)
+    coordinator.savepoint(1, "before")
+    for position in (2, 3, 4):
+        job.checkpoint(coordinator, position)
+        coordinator.clean_up()
+    oldest = coordinator.timeline.tail().checkpoints[3].completed.manifest
+    job.store.put(oldest, b"not a manifest", precondition=ANY)
+    with pytest.raises(FormatError, match="Nothing more is deleted"):
+        coordinator.clean_up()
+    coordinator.restore(1)
+    coordinator.clean_up()
+    assert coordinator.audit().garbage is not None
+    for position in (2, 3):
+        job.checkpoint(coordinator, position)
+        coordinator.clean_up()
+    assert oldest not in job.names("dstl/")
+    assert coordinator.audit().in_order
+
+
 @pytest.mark.parametrize("published", [True, False])
 @pytest.mark.parametrize("damage", [None, b"", b"not a manifest"])
 def test_a_restore_leaves_a_damaged_manifest_behind(job, damage, published):
@@ -162,6 +184,7 @@ def test_a_restore_leaves_a_damaged_manifest_behind(job, damage, published):
     coordinator.restore(2)
     assert outputs(job) == ["out/1.txt", "out/2.txt"]
     assert job.names(".inprogress/") == []
+    coordinator.clean_up()
     job.checkpoint(coordinator, 3)
     coordinator.clean_up()
     assert coordinator.audit().in_order
