@@ -228,7 +228,7 @@ def load_manifest(
         payload = store.get(name)
     except NotFoundError as error:
         raise NotFoundError(
-            f"manifest {name} is missing: its checkpoint was cleaned up, or it was deleted",
+            f"manifest {name} is missing: its checkpoint was cleaned up or never recorded, or it was lost",
             kind=ErrorKind.CHECKPOINT_GONE,
         ) from error
     return _decoded(store, payload, name, lists, crc32c)
