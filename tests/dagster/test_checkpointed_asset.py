@@ -562,6 +562,28 @@ def test_the_state_is_an_input_in_the_form_of_its_hint(hint: Any, store: MemoryS
     assert rows_of(loaded) == [{"customer": "ada", "total": 1}]
 
 
+def test_the_state_of_a_named_source_is_an_input(store: MemoryStore) -> None:
+    """At the partition's checkpoint, also of the asset itself."""
+    found: list[Any] = []
+    before = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+    own = {"own": dg.AssetIn(["calendar", "totals"], partition_mapping=before)}
+
+    @dstl.checkpointed_asset(
+        "calendar", name="totals", keys=["day"], source="days", partitions_def=DAYS, ins=own
+    )
+    def days(context: dg.AssetExecutionContext, own: pa.Table | None) -> pa.Table:
+        found.append(own and own.num_rows)
+        return pa.table({"day": [context.partition_key]})
+
+    @dg.asset(partitions_def=DAYS, ins={"days": dg.AssetIn(["calendar", "totals"])})
+    def below(days: pa.Table) -> None:
+        found.append(days.num_rows)
+
+    for day in (FIRST, SECOND):
+        assert store.run(days, below, partition=day, resources={"io_manager": dg.InMemoryIOManager()}).success
+    assert found == [None, 1, 1, 2]
+
+
 def rows_of(frame: Any) -> list[dict[str, Any]]:
     if isinstance(frame, dstl.StateScan):
         frame = frame.to_arrow()

@@ -6,6 +6,7 @@ import re
 import shutil
 import uuid
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -533,6 +534,44 @@ def test_a_cumulative_asset_begins_without_its_previous_day(
         assert _run([own], tmp_path.as_uri(), instance, partition_key=day).success
     days = ["2024-01-01", "2024-01-02"]
     assert seen == [None, days[:1], days, days]
+
+
+REDEFINED = {
+    "it begins where the state stands": dg.DailyPartitionsDefinition("2024-01-03"),
+    "it leaves out a day that is in": dg.DailyPartitionsDefinition(
+        "2024-01-01",
+        exclusions=[datetime(2024, 1, 2)],
+    ),
+    "its days become hours": dg.HourlyPartitionsDefinition("2024-01-01-00:00"),
+}
+
+
+@pytest.mark.parametrize("name", REDEFINED)
+def test_a_cumulative_asset_loads_what_it_builds_on(
+    name: str, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """All that is in the state, also where none of its partitions is the one before."""
+    seen: list[Any] = []
+
+    def own(definition: Any) -> dg.AssetsDefinition:
+        @dg.asset(
+            name="latest",
+            partitions_def=definition,
+            metadata={"dstl/keys": ["customer"]},
+            ins={"latest": dg.AssetIn(partition_mapping=SELF["latest"].partition_mapping)},
+        )
+        def latest(context: dg.AssetExecutionContext, latest: pa.Table | None) -> pa.Table:
+            seen.append(latest and sorted(latest["customer"].to_pylist()))
+            return pa.table({"customer": [context.partition_key], "total": [1]})
+
+        return latest
+
+    for day in ("2024-01-01", "2024-01-02"):
+        assert _run([own(DAYS)], tmp_path.as_uri(), instance, partition_key=day).success
+    following = "2024-01-03-00:00" if "hours" in name else "2024-01-03"
+    for _ in range(2):  # the second one takes the place of the first
+        assert _run([own(REDEFINED[name])], tmp_path.as_uri(), instance, partition_key=following).success
+    assert seen[2:] == [["2024-01-01", "2024-01-02"]] * 2
 
 
 def test_a_range_of_a_cumulative_asset_is_refused(tmp_path: Path, instance: dg.DagsterInstance) -> None:

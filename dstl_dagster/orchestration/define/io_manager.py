@@ -41,6 +41,7 @@ from dstl_dagster.orchestration.inject.opening import BatchRequest, refusing
 from dstl_dagster.orchestration.inject.resources import ChangelogStorageResource
 from dstl_dagster.orchestration.keys import TAG_TIMELINE, JobAssets
 from dstl_dagster.orchestration.owners import owner_of_step
+from dstl_dagster.orchestration.partition_order import require_next_partition
 from dstl_dagster.orchestration.partitions import interval, window_key, window_of
 from dstl_dagster.orchestration.report.events import state_metadata, state_version
 from dstl_dagster.orchestration.report.failed_partitions import mark_partitions
@@ -267,7 +268,12 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         form = _FORMS[_form_of(context.dagster_type.typing_type)]
         coordinator = self.changelog.coordinator(target.job)
         operator = target.rule.operator
-        checkpoint = _checkpoint_of(context, coordinator, target)
+        own = _own_partition(context, target)
+        if own is None:
+            checkpoint = _checkpoint_of(context, coordinator, target)
+        else:
+            checkpoint = _before(context, coordinator, target, own)
+            target = replace(target, partitions=None)
         if checkpoint is None or operator not in checkpoint.manifest.operators:
             if target.partitions == [] or _is_own_output(context):
                 return None
@@ -359,7 +365,7 @@ def _checkpoint_of(
     _require_as_written(context, latest, target)
     if target.table is not None:
         return latest
-    source = source_id(latest.manifest.sources, asset_source(context.asset_key), latest.checkpoint_id)
+    _, source = _source_of(context.asset_key, latest)
     view = coordinator.timeline.tail()
     keys = [BatchKey(each, source, interval(window_of(target.definition, each))) for each in partitions]
     held = [view.applied_in(key) for key in keys]
@@ -371,6 +377,49 @@ def _checkpoint_of(
             kind=ErrorKind.NO_CHECKPOINT,
         )
     return coordinator.get(max(found))
+
+
+def _own_partition(context: dg.InputContext, target: Target) -> str | None:
+    """The partition of the run, where a cumulative asset loads its own state as of just before it."""
+    step = step_of(context)
+    is_of_time = isinstance(target.definition, dg.TimeWindowPartitionsDefinition)
+    if target.table is not None or not is_of_time or not _is_own_output(context):
+        return None
+    mapping = step.job_def.asset_layer.get(context.asset_key).assets_def.get_partition_mapping(
+        context.asset_key
+    )
+    covered = step.partition_key_range
+    is_previous = isinstance(mapping, dg.TimeWindowPartitionMapping) and mapping.end_offset == -1
+    return str(covered.start) if is_previous and covered.start == covered.end else None
+
+
+def _before(
+    context: dg.InputContext, coordinator: CheckpointCoordinator, target: Target, partition: str
+) -> Checkpoint | None:
+    """The checkpoint that a partition of the asset builds on. The partition before it may be of no batch: the
+    definition may have begun here, or have had longer partitions up to here.
+
+    Raises: ConflictError (kind `out_of_order`).
+    """
+    latest = coordinator.latest()
+    if latest is None:
+        return None
+    (source, source_key), known = _source_of(context.asset_key, latest), latest.manifest.sources
+    key = BatchKey(partition, source_key, interval(window_of(target.definition, partition)))
+    held = coordinator.timeline.tail().applied_in(key)
+    if held is None:
+        at = known[source].position if source in known else None
+        require_next_partition(target.definition, partition, at, job=coordinator.job, source=source)
+        return latest
+    on = coordinator.get(held).entry.completed.builds_on
+    return coordinator.get(on) if on else None
+
+
+def _source_of(key: dg.AssetKey, latest: Checkpoint) -> tuple[str, str]:
+    """The source that an asset is, by the name that it may have given it, and its id."""
+    by, known = asset_source(key), latest.manifest.sources
+    name = next((each for each, source in known.items() if source.by == by), by)
+    return name, source_id(known, name, latest.checkpoint_id)
 
 
 def _require_as_written(context: dg.InputContext, latest: Checkpoint, target: Target) -> None:
