@@ -5,6 +5,7 @@
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from dagster._core.execution.api import execute_run  # no public name
 
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
@@ -428,6 +430,77 @@ def test_a_tag_of_the_run_before_is_no_retry(
         for total, steps in (2, []), (3, ["latest"]):
             assert run_again(resumed, *steps, **{tag: "2"}).success
             assert _state(tmp_path.as_uri()) == {"ada": total}
+
+
+@dg.asset(
+    name="latest", metadata=SUMS, check_specs=[dg.AssetCheckSpec("none_owes", asset="latest", blocking=True)]
+)
+def checked() -> Iterator[Any]:
+    (total,) = NOW["checked"].values()
+    yield dg.Output(pa.table({"customer": ["ada"], "total": [total]}))
+    yield dg.AssetCheckResult(passed=total >= 0)
+
+
+def checked_job() -> dg.JobDefinition:
+    manager = dstl.KeyedStateIOManager(changelog=dstl.ChangelogStorageResource(uri=dg.EnvVar("SUMS_STORE")))
+    jobs = [dg.define_asset_job("again", [checked], executor_def=dg.in_process_executor)]
+    defs = dg.Definitions(assets=[checked], jobs=jobs, resources={"io_manager": manager})
+    return defs.resolve_job_def("again")
+
+
+@pytest.mark.parametrize("button", ["from failure", "all steps"])
+def test_the_rows_of_the_last_try_count(button: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a check has failed behind the first one's checkpoint, and the source was repaired."""
+    store = tmp_path.as_uri()
+    monkeypatch.setenv("SUMS_STORE", store)
+    with dg.instance_for_test() as instance:
+        job = dg.reconstructable(checked_job)
+
+        def run(total: int, before: str | None = None) -> Any:
+            NOW["checked"] = {"ada": total}
+            if before is not None and button == "from failure":
+                resume = dg.ReexecutionOptions.from_failure(before, instance)
+                with dg.execute_job(job, instance, reexecution_options=resume) as result:
+                    return result
+            made = instance.create_run_for_job(job.get_definition(), parent_run_id=before, root_run_id=before)
+            instance.delete_run(made.run_id)
+            return execute_run(job, instance.add_run(made._replace(step_keys_to_execute=None)), instance)
+
+        assert run(1).success
+        failed = run(-5)
+        assert (failed.success, _state(store)) == (False, {"ada": -4})
+        repaired = run(7, failed.run_id)
+        assert (repaired.success, _state(store)) == (True, {"ada": 8})
+        failed = run(-5)
+        assert run(2).success
+        assert not run(9, failed.run_id).success, "a later run builds on it"
+        assert _state(store) == {"ada": 5}, "8 - 5 + 2"
+
+
+def test_an_op_of_an_asset_has_one_state_in_all_jobs(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """Launched from the catalog, or by a job that selects the asset."""
+
+    @dg.op(out=dg.Out(pa.Table, metadata=SUMS))
+    def sums() -> pa.Table:
+        return pa.table({"customer": ["ada"], "total": [1]})
+
+    @dg.op(out=dg.Out(io_manager_key="none"))
+    def count(rows: pa.Table) -> int:
+        return int(rows["total"][0].as_py())
+
+    @dg.graph_asset
+    def counted() -> Any:
+        return count(sums())
+
+    manager = dstl.KeyedStateIOManager(changelog=dstl.ChangelogStorageResource(uri=tmp_path.as_uri()))
+    defs = dg.Definitions(
+        assets=[counted],
+        jobs=[dg.define_asset_job("daily", [counted])],
+        resources={"io_manager": manager, "none": dg.mem_io_manager},
+    )
+    for total, name in enumerate(("daily", "__ASSET_JOB", "daily"), 1):
+        result = defs.resolve_job_def(name).execute_in_process(instance=instance)
+        assert result.output_for_node("counted.count") == total
 
 
 PLACES = dg.StaticPartitionsDefinition(["north", "south", "west"])

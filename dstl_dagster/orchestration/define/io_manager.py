@@ -24,7 +24,7 @@ import dagster as dg
 from dagster._utils.cached_method import cached_method  # no public name
 from pydantic import Field, PrivateAttr
 
-from dstl_dagster.checkpoint import Batch, Checkpoint, CheckpointCoordinator, OperatorReport
+from dstl_dagster.checkpoint import Attempt, Batch, Checkpoint, CheckpointCoordinator, OperatorReport
 from dstl_dagster.errors import ErrorKind, InvalidInputError, NotFoundError
 from dstl_dagster.keyed import source_id
 from dstl_dagster.orchestration.code_location import (
@@ -34,7 +34,7 @@ from dstl_dagster.orchestration.code_location import (
     unselected,
 )
 from dstl_dagster.orchestration.define.partition_columns import in_words
-from dstl_dagster.orchestration.define.rerun import execution_of, require_replaceable
+from dstl_dagster.orchestration.define.rerun import execution_of, is_repeat, require_replaceable
 from dstl_dagster.orchestration.define.targets import Target
 from dstl_dagster.orchestration.failures import without_useless_retries
 from dstl_dagster.orchestration.inject.opening import BatchRequest, refusing
@@ -137,8 +137,9 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
     An asset's metadata says how: `dstl/keys` (required) names the key columns. The rows may be a DataFrame of
     Spark, pandas or Polars, a table or reader of PyArrow, a relation of DuckDB, or anything else with the
     Arrow C stream interface. Each asset is a job of its own, named after its key (or `dstl/job`), and so is
-    each output of an op that names keys (`job.op.output`). Any other output that is no asset, such as the
-    reference between the ops of a job, is plain JSON and goes with the run's events.
+    each output of an op that names keys: `job.op.output`, in a graph asset `asset.op.output`. Any other
+    output that is no asset, such as the reference between the ops of a job, is plain JSON and goes with the
+    run's events.
 
     With `partition_expr`, the column of the asset's partitions (a mapping from dimension to column where
     there are several dimensions; all among the keys), the state is a **table**: a run replaces the rows of
@@ -244,11 +245,12 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
                 claim = claim.at(window_key(window.end))
         applied = coordinator.applied_batch(key, claim)
         if applied is not None:
-            if applied.batch is None or applied.batch.run == key.run:
+            if applied.batch is not None and applied.batch.run != key.run:
+                require_replaceable(coordinator, applied, target.rerun, run)
+            elif is_repeat(coordinator, applied, run, partial(_is_shown, context, coordinator, applied)):
                 context.log.info(f"already in checkpoint {applied.checkpoint_id} of job {coordinator.job!r}")
                 coordinator.compose_commit()
                 return coordinator.get(applied.checkpoint_id)
-            require_replaceable(coordinator, applied, target.rerun, run)
         follows = None if window is None else (target.definition, key.key)
         request = BatchRequest(step, coordinator, key, claim, target.rule.keys, follows)
         return request.taken(partial(Batch.open, coordinator), anew=applied is not None)
@@ -314,6 +316,15 @@ def _require_shown(step: Any, coordinator: CheckpointCoordinator, key: dg.AssetK
         view = coordinator.timeline.tail()
         page = Page(assets, step.instance, definitions=code_location(step)).with_states()
         mark_partitions(page, Reconcile(page, coordinator, view, "run").of_another_store())
+
+
+def _is_shown(context: dg.OutputContext, coordinator: CheckpointCoordinator, attempt: Attempt) -> bool:
+    """Whether an event of the output's asset names the checkpoint of this attempt."""
+    step = step_of(context)
+    if step is None or not context.has_asset_key:
+        return False
+    page = Page(JobAssets(coordinator.job), step.instance)
+    return page.has(context.asset_key, state_version(attempt.attempt))
 
 
 def _plain(context: dg.OutputContext, obj: Any) -> Any:

@@ -40,9 +40,17 @@ class _Name(NamedTuple):
         return cls(f"asset {key.to_user_string()}", job_of_output(key, {}), key.path[-1])
 
     @classmethod
-    def of_op(cls, context: dg.OutputContext) -> _Name:
-        """`job.op.output`; a step's key has the graphs around its op, and the mapping key behind it."""
-        parts = [context.job_name, context.step_key, context.name, *filter(None, [context.mapping_key])]
+    def of_op(cls, context: dg.OutputContext, step: Any) -> _Name:
+        """`job.op.output`; a step's key has the graphs around its op, and the mapping key behind it. An asset
+        is in each job that selects it, and in Dagster's own: of its ops the first part is `asset`.
+        """
+        of_asset = step is not None and step.job_def.asset_layer.executable_asset_keys
+        parts = [
+            "asset" if of_asset else context.job_name,
+            context.step_key,
+            context.name,
+            *filter(None, [context.mapping_key]),
+        ]
         names = re.findall(r"\w+", ".".join(parts))
         return cls(f"output {'/'.join(parts)}", ".".join(names).lstrip("_"), context.step_key)
 
@@ -94,7 +102,7 @@ class Target:
         chosen = {name: value for name, value in context.output_metadata.items() if name == "mode"}
         metadata = {**context.definition_metadata, **chosen}
         if not context.has_asset_key:
-            return cls._of(_Name.of_op(context), metadata, None)
+            return cls._of(_Name.of_op(context, step_of(context)), metadata, None)
         step = step_of(context)
         if step is None:  # a test has built the context, which knows no definition
             target = cls._of(_Name.of_asset(context.asset_key), metadata, None)
@@ -124,7 +132,8 @@ class Target:
         if not context.has_asset_key:
             if upstream is None:
                 raise InvalidInputError(f"input {context.name!r} is of no output that was written")
-            return replace(cls._of(_Name.of_op(upstream), metadata, None), columns=wanted)
+            name = _Name.of_op(upstream, step_of(context))
+            return replace(cls._of(name, metadata, None), columns=wanted)
         partitions, definition = None, None
         if context.has_asset_partitions:
             partitions, definition = list(context.asset_partition_keys), context.asset_partitions_def

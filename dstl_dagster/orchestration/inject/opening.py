@@ -95,7 +95,8 @@ class BatchRequest:
     def check(self, parent: Checkpoint | None) -> None:
         """Raises: ConflictError, InvalidInputError where the batch may not build on this checkpoint."""
         job, source = self.coordinator.job, self.claim.source
-        if parent is None and self.step is not None:
+        is_first = self.coordinator.timeline.seen().last_completed is None  # and none that takes its place
+        if is_first and self.step is not None:
             refuse_new_name(self.step, self.coordinator, self.claim, self.keys)
         if self.follows is not None:
             known = None if parent is None else parent.manifest.sources.get(source)
