@@ -355,5 +355,5 @@ def _misfit(array: pa.Array, row: int) -> _MisfitError:
 def _shown(value: pa.Scalar) -> str:
     try:
         return repr(value.as_py())
-    except (ValueError, OverflowError):
-        return str(value)
+    except (ValueError, OverflowError):  # of years that Python does not have
+        return str(getattr(value, "value", value.type))

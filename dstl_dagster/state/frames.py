@@ -11,9 +11,11 @@ What has no value is null: also pandas' NaN, except in its columns backed by Arr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 
@@ -114,6 +116,8 @@ def _of_pandas(frame: Any, what: str) -> pa.Table:
             columns.append(pa.Array.from_pandas(series))
         except _REFUSALS as error:
             raise _refused(what, name, "pandas", _where(series), error) from error
+        if series.dtype == object:
+            _refuse_changed(what, name, series, columns[-1])
     return pa.table(columns, names=names)
 
 
@@ -130,8 +134,51 @@ def _where(series: Any) -> str:
             good = middle
     if not len(series) or (bad == 1 and str(series.dtype) != "object"):
         return ""
-    value = series.iloc[bad - 1]
-    return f", from row {bad - 1} on, which has {value!r} ({type(value).__name__})"
+    return _from_row(bad - 1, series.iloc[bad - 1])
+
+
+def _from_row(row: int, value: object) -> str:
+    return f", from row {row} on, which has {value!r} ({type(value).__name__})"
+
+
+def _refuse_changed(what: str, column: str, series: Any, array: pa.Array | pa.ChunkedArray) -> None:
+    """Pass if each object is in the array as it was. Arrow goes by some of them: beside a date it leaves out
+    a time of day, beside a time stamp a zone, and nanoseconds everywhere.
+    """
+    if not _may_change(array.type) or _are_plain(series.dropna()):
+        return
+    for row, (value, stored) in enumerate(zip(series, array.to_pylist(), strict=True)):
+        if not _is_same(value, stored):
+            reason = f"Arrow takes it for {stored!r}"
+            raise _refused(what, column, "pandas", _from_row(row, value), reason)
+
+
+def _may_change(kind: pa.DataType) -> bool:
+    if pt.is_nested(kind):
+        return any(_may_change(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(pt.is_temporal(kind) or pt.is_binary(kind) or pt.is_large_binary(kind))
+
+
+def _are_plain(objects: Any) -> bool:
+    """Whether they are of one class and kind, of which Arrow loses nothing: a quick look at most columns."""
+    classes = {*map(type, objects)}
+    if classes == {datetime}:
+        return len({each.tzinfo is None for each in objects}) == 1
+    return classes in ({date}, {timedelta}, {bytes})
+
+
+def _is_same(value: Any, stored: Any) -> bool:
+    match stored:
+        case None:
+            return True
+        case dict():
+            return all(_is_same(value.get(name), each) for name, each in stored.items())
+        case list():
+            return all(map(_is_same, value, stored))
+        case datetime() if getattr(value, "tzinfo", None) and stored.tzinfo:
+            # In an hour that comes twice, Python finds no two time stamps of different zones equal.
+            return bool(value.astimezone(UTC) == stored.astimezone(UTC))
+    return bool(value == stored)
 
 
 def _of_polars(frame: Any, what: str) -> pa.Table:

@@ -181,11 +181,12 @@ class StateScan:
         return plugins.register_io_source(batches, schema=schema)
 
     def to_duckdb(self, connection: Any = None) -> Any:
-        """A `duckdb.DuckDBPyRelation`, read when a query of it runs, and only once.
+        """All rows as a `duckdb.DuckDBPyRelation`. A query of the scan by its name holds a part at a time.
 
         `connection`: of DuckDB; by default the module's own. Raises: InvalidInputError (`not_installed`).
         """
-        return (connection or _required("duckdb")).from_arrow(self.to_arrow_batch_reader())
+        # Not of a stream, of which a relation has rows once, and none afterwards.
+        return (connection or _required("duckdb")).from_arrow(self.to_arrow())
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self.to_arrow_batch_reader().__arrow_c_stream__(requested_schema)

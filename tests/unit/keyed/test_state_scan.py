@@ -251,6 +251,15 @@ def test_duckdb_queries_a_scan(scan):
     assert duckdb.sql("SELECT flights FROM state WHERE tail = 'N001'").fetchall() == [(100,)]
 
 
+def test_a_relation_of_duckdb_has_its_rows_in_every_query(scan):
+    """Of a stream, DuckDB 1.4 shows the first rows, and has what is left of them, or none, for the next."""
+    pytest.importorskip("duckdb")
+    relation = scan().to_duckdb()
+    str(relation)
+    assert [len(relation.limit(2).fetchall()), len(relation.fetchall())] == [2, 59]
+    assert relation.join(relation.set_alias("again"), "tail").count("*").fetchall() == [(59,)]
+
+
 def test_a_library_that_is_missing_is_named(scan, monkeypatch):
     """With the command that installs it."""
     import sys

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import struct
 import subprocess
 import sys
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import duckdb
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -68,6 +71,50 @@ def test_what_is_no_rows_is_named(rows: Any, reason: str) -> None:
     assert reason.lower() in str(caught.value).lower()
 
 
+DAY, NOON = dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 12)
+NEW_YORK = ZoneInfo("America/New_York")
+AWARE = NOON.replace(tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("values", "row"),
+    [
+        ([DAY, None, NOON], 2),  # Arrow leaves out the time of day,
+        ([NOON, AWARE], 1),  # or the zone,
+        ([AWARE, NOON], 1),  # or makes one up,
+        ([NOON, pd.Timestamp(1)], 1),  # or leaves out nanoseconds
+        ([pd.Timedelta(1)], 0),
+        ([dt.time(1, tzinfo=dt.UTC)], 0),
+        ([b"a", "b"], 1),
+        ([{"at": [DAY]}, {"at": None}, {"at": [None, NOON]}], 2),
+    ],
+)
+def test_objects_that_arrow_would_change_are_refused(values: list[Any], row: int) -> None:
+    """In pandas' columns of objects, which it takes to be of one type."""
+    frame = pd.DataFrame({"a": pd.Series(values, dtype=object)})
+    with pytest.raises(InvalidInputError, match=f"column 'a', from row {row} on") as caught:
+        as_table(frame, WHAT)
+    assert caught.value.kind == "unsupported_type"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [DAY, None, float("nan"), pd.NaT],
+        [NOON, pd.Timestamp(NOON)],
+        # an hour that comes twice
+        [dt.datetime(2020, 11, 1, 1, 30, tzinfo=NEW_YORK, fold=fold) for fold in (0, 1)],
+        [AWARE.astimezone(NEW_YORK), AWARE, pd.NaT],
+        [b"a", bytearray(b"b"), None],
+        [{"at": [DAY, None]}, None, {"at": []}],
+        [{"at": np.array(["2020-01-01", "NaT"], "datetime64[us]")}],
+    ],
+)
+def test_objects_that_stay_what_they_are_pass(values: list[Any]) -> None:
+    found = as_table(pd.DataFrame({"a": pd.Series(values, dtype=object)}), WHAT)["a"]
+    assert found.equals(pa.chunked_array([pa.array(values, from_pandas=True)]))
+
+
 class Frame(pd.DataFrame):
     """As GeoPandas' or a program's own: pandas hands its index over as a column of its Arrow stream."""
 
@@ -109,6 +156,7 @@ def test_pandas_on_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"d": [1.0, 0.5]}, "column 'd' is decimal128(5, 2), which cannot hold 0.5 (double) of row 1"),
         ({"t": pa.array([1000, 1], pa.timestamp("ns"))}, "(timestamp[ns]) of row 1"),
         ({"t": pa.array([0], pa.timestamp("us", "UTC"))}, "(timestamp[us, tz=UTC]) of row 0"),
+        ({"t": pa.array([2**60], pa.timestamp("s"))}, f"cannot hold {2**60} (timestamp[s]) of row 0"),
         ({"f": [None, 2**24 + 1]}, "column 'f' is float, which cannot hold 16777217 (int64) of row 1"),
         ({"n": [None]}, "column 'n' is new and has no value but null, so its type is unknown: give it one"),
         ({"n": [[], [None]]}, "column 'n' is new and has no value but null"),
