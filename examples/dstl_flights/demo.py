@@ -66,8 +66,8 @@ def main(days: int, folder: Path, store: str | None, fresh: bool) -> None:
 def _demo(days: int, folder: Path, store_uri: str | None, fresh: bool) -> bool:
     _make_folder(folder, fresh)
     java = use_java(os.environ)
-    kept = f"everything is kept in {folder}" + (f", state and reports in {store_uri}" if store_uri else "")
-    console.print(f"Java {java.version} ({java.source}); {kept}", soft_wrap=True)
+    place = f"the demo's files are in {folder}" + (f", state and reports in {store_uri}" if store_uri else "")
+    console.print(f"Java {java.version} ({java.source}); {place}", soft_wrap=True)
     csv = flights_csv(folder / "source")
     store = open_store(store_uri or (folder / "store").as_uri())
     coordinator = CheckpointCoordinator(JOB.job, store)

@@ -214,7 +214,7 @@ def main() -> int:
             shutil.rmtree(root / f"seed-{seed}")
     print(f"{2 * arguments.moments} kills, {wrong} wrong, {time.monotonic() - began:.0f} s", flush=True)
     if wrong:
-        print(f"everything is kept in {root}")
+        print(f"its files are in {root}")
         return 1
     shutil.rmtree(root)
     return 0
