@@ -21,6 +21,7 @@ from dagster._cli import create_dagster_cli as dagster_command
 import dstl_dagster as dstl
 from dstl_dagster.checkpoint import CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError
+from dstl_dagster.orchestration.define import checkpointed_asset
 from dstl_dagster.orchestration.define.checkpointed_asset import REFUSED_ARGUMENTS
 from dstl_dagster.storage import open_store
 from dstl_dagster.testing.gcs_server import GCSServer
@@ -258,6 +259,35 @@ def test_checks_go_along_with_the_rows(how: str, store: MemoryStore) -> None:
         (evaluation,) = (each for each in found if each.check_name == "positive")
         assert (evaluation.passed, evaluation.metadata["rows"].value) == (False, 1)
     assert made == [1]
+
+
+def test_a_check_says_what_it_said_of_the_same_batch(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of the last one, whose rows are others; nothing of a batch whose run died before that."""
+    places = dg.StaticPartitionsDefinition(["good", "bad", "killed"])
+
+    @dstl.checkpointed_asset(
+        "places",
+        keys=["place"],
+        partitions_def=places,
+        check_specs=[dg.AssetCheckSpec("good", asset=["places", "rows"])],
+    )
+    def rows(context: dg.AssetExecutionContext) -> Any:
+        place = context.partition_key
+        return pa.table({"place": [place]}), dg.AssetCheckResult(passed=place == "good")
+
+    def run(place: str) -> str:
+        found = store.run(rows, partition=place, raise_on_error=False).get_asset_check_evaluations()
+        return ", ".join(f"{each.passed} {each.description}" for each in found if each.check_name == "good")
+
+    assert [run("bad"), run("good")] == ["False None", "True None"]
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpointed_asset, "output_of_state", lambda *_: 1 / 0)
+        assert run("killed") == ""
+    assert run("bad").startswith("False as evaluated before")
+    assert run("good").startswith("True as evaluated before")
+    assert run("killed").startswith("False not evaluated")
 
 
 def test_parameters_are_those_of_an_asset(store: MemoryStore) -> None:

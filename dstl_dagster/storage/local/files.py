@@ -116,7 +116,8 @@ class HiddenFolder:
         with suppress(FileNotFoundError):
             for path in list(Path(self._temporary_path).iterdir()):
                 with suppress(OSError):  # locked: a living process writes it
-                    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    # O_NONBLOCK: a pipe that a user put there must not block us.
+                    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                     try:
                         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         path.unlink(missing_ok=True)

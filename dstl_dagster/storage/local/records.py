@@ -146,7 +146,7 @@ class Records:
 
 def _content(path: str) -> bytes:
     # One read: a record is replaced by a rename, so an open one does not change.
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block us
     try:
         return os.read(descriptor, os.fstat(descriptor).st_size)
     finally:
