@@ -477,6 +477,49 @@ def test_the_rows_of_the_last_try_count(button: str, tmp_path: Path, monkeypatch
         assert _state(store) == {"ada": 5}, "8 - 5 + 2"
 
 
+@dg.op(name="sums", out=dg.Out(pa.Table, metadata=SUMS))
+def summed() -> pa.Table:
+    return pa.table({"customer": ["ada"], "total": [1]})
+
+
+@dg.op(out=dg.Out(io_manager_key="none"))
+def look(sums: pa.Table) -> None:
+    SEEN.append(sums["total"].to_pylist())
+    if AFTER:
+        raise AFTER.pop()
+
+
+def looking_job() -> dg.JobDefinition:
+    manager = dstl.KeyedStateIOManager(changelog=dstl.ChangelogStorageResource(uri=dg.EnvVar("SUMS_STORE")))
+    resources = {"io_manager": manager, "none": dg.mem_io_manager}
+
+    @dg.job(resource_defs=resources, executor_def=dg.in_process_executor)
+    def looks() -> None:
+        look(summed())
+
+    return looks
+
+
+def test_an_op_is_handed_what_its_run_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what a later run made of it, before this one was re-executed from failure: twice."""
+    monkeypatch.setenv("SUMS_STORE", tmp_path.as_uri())
+    SEEN.clear()
+    with dg.instance_for_test() as instance:
+        job = dg.reconstructable(looking_job)
+
+        def run(before: Any = None, *failures: Exception) -> Any:
+            AFTER[:] = failures
+            resume = before and dg.ReexecutionOptions.from_failure(before.run_id, instance)
+            with dg.execute_job(job, instance, reexecution_options=resume) as result:
+                return result
+
+        first = run(None, RuntimeError("killed"))
+        assert run().success
+        second = run(first, RuntimeError("killed"))
+        assert run(second).success
+    assert SEEN == [[1], [2], [1], [1]]
+
+
 def test_an_op_of_an_asset_has_one_state_in_all_jobs(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     """Launched from the catalog, or by a job that selects the asset."""
 

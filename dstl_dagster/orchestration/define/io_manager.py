@@ -232,7 +232,7 @@ class KeyedStateIOManager(dg.ConfigurableIOManager):
         )
         window = None
         if partitions is None:
-            key = claim.key(f"run:{execution}/{'' if step is None else step.step.key}")
+            key = claim.key(_batch_of(execution, "" if step is None else step.step.key))
         elif target.table is not None:
             name = partitions[0] if len(partitions) == 1 else in_words(partitions)
             several = () if len(partitions) == 1 else tuple(partitions)
@@ -368,6 +368,8 @@ def _checkpoint_of(
 
     Raises: NotFoundError (kind `no_checkpoint`) naming partitions that no checkpoint holds.
     """
+    if not context.has_asset_key:
+        return _handed_on_at(context, coordinator)
     partitions, latest = target.partitions, coordinator.latest()
     if latest is None and coordinator.timeline.seen().shown_id and not _is_own_output(context):
         return coordinator.at()  # until the job that begins anew has a checkpoint
@@ -388,6 +390,24 @@ def _checkpoint_of(
             kind=ErrorKind.NO_CHECKPOINT,
         )
     return coordinator.get(max(found))
+
+
+def _handed_on_at(context: dg.InputContext, coordinator: CheckpointCoordinator) -> Checkpoint | None:
+    """The checkpoint that an op's output is: of this run, or of the one that it resumes. Others may have gone
+    on since. The last one where a test has built the context.
+    """
+    upstream, instance = context.upstream_output, context.instance
+    run = None if upstream is None else instance.get_run_by_id(upstream.run_id)
+    if upstream is None or run is None:
+        return coordinator.latest()
+    execution = execution_of(run, upstream.step_key, instance)
+    held = coordinator.timeline.tail().applied_in(_batch_of(execution, upstream.step_key))
+    return coordinator.latest() if held is None else coordinator.get(held)
+
+
+def _batch_of(execution: str, step_key: str) -> str:
+    """The name of a batch without partitions."""
+    return f"run:{execution}/{step_key}"
 
 
 def _own_partition(context: dg.InputContext, target: Target) -> str | None:
