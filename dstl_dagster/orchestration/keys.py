@@ -87,6 +87,10 @@ def dagster_name(name: str, what: str) -> str:
     return name
 
 
+OF_ASSET = "asset"
+"""The first part of the job of an op's output, where the op is in a graph asset: else Dagster's job."""
+
+
 def job_of_output(key: dg.AssetKey, metadata: Mapping[str, Any]) -> str:
     """The job of an asset that an IO manager writes."""
     named = metadata.get(TAG_JOB)

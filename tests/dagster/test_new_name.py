@@ -38,10 +38,20 @@ DECORATED = """
 def totals():
     return pa.table({{"customer": ["ada"]}})
 """
+OPS = """
+@dg.op(name={op!r}, out=dg.Out(pa.Table, metadata={metadata!r}))
+def rows_of_{op}():
+    return pa.table({{"customer": ["ada"]}})
+
+@dg.job(name={job!r})
+def {job}():
+    rows_of_{op}()
+"""
 TAIL = """
 assets = [each for each in globals().values() if isinstance(each, dg.AssetsDefinition)]
 defs = dg.Definitions(
     assets=assets,
+    jobs=[each for each in globals().values() if isinstance(each, dg.JobDefinition)],
     resources={"io_manager": dstl.KeyedStateIOManager(changelog=changelog)},
     executor=dg.in_process_executor,
 )
@@ -62,12 +72,11 @@ class Location:
         ReconstructableJob.get_repository_definition.cache_clear()
         ReconstructableJob.get_definition.cache_clear()
 
-    def run(self, key: str, tags: Mapping[str, str] | None = None) -> str:
-        """Materialize one of its assets; what went wrong, or nothing."""
-        job = ReconstructableRepository.for_file(str(self.file), "defs").get_reconstructable_job(
-            "__ASSET_JOB"
-        )
-        wanted = [dg.AssetKey(key.split("/"))]
+    def run(self, key: str, tags: Mapping[str, str] | None = None, *, job: str | None = None) -> str:
+        """Materialize one of its assets, or run a job; what went wrong, or nothing."""
+        repository = ReconstructableRepository.for_file(str(self.file), "defs")
+        job = repository.get_reconstructable_job("__ASSET_JOB" if job is None else job)
+        wanted = [dg.AssetKey(key.split("/"))] if key else None
         with dg.execute_job(job, self.instance, asset_selection=wanted, tags={**(tags or {})}) as result:
             self.run_id = result.run_id
             failed = [
@@ -161,3 +170,26 @@ def test_a_decorated_asset_under_a_new_name_of_its_job_is_refused(location: Loca
     )
     location.write(DECORATED.format(job="orders"))
     assert location.run("orders/totals") == ""
+
+
+def ops(job: str, op: str = "sums", **metadata: str) -> str:
+    return OPS.format(job=job, op=op, metadata={"dstl/keys": ["customer"], **metadata})
+
+
+@pytest.mark.parametrize(("job", "op"), [("nightly", "sums"), ("daily", "totals")])
+def test_an_output_of_a_renamed_job_or_op_begins_no_second_state(
+    job: str, op: str, location: Location
+) -> None:
+    """Its name is that of both, and under the former one it goes on. A job beside it begins."""
+    location.write(ops("daily"), "@dg.job\ndef weekly():\n    rows_of_sums()\n")
+    assert [location.run("", job=each) for each in ("daily", "weekly")] == ["", ""]
+    location.write(ops(job, op))
+    said = location.run("", job=job)
+    assert (
+        f"job '{job}.{op}.result' is new, and job 'daily.sums.result' is that of an output of op sums" in said
+    )
+    former = {"dstl/job": "daily.sums.result", "dstl/operator": "sums"}
+    location.write(ops(job, op, **former))
+    if op == "totals":
+        assert location.run("", {"dstl/ignore_unclaimed_state": "true"}, job=job) == ""
+    assert location.run("", job=job) == ""

@@ -19,7 +19,7 @@ from dstl_dagster.orchestration.code_location import step_of
 from dstl_dagster.orchestration.define.merge_rule import MergeRule
 from dstl_dagster.orchestration.define.partition_columns import PartitionColumns
 from dstl_dagster.orchestration.define.rerun import Rerun
-from dstl_dagster.orchestration.keys import job_of_output
+from dstl_dagster.orchestration.keys import OF_ASSET, job_of_output
 from dstl_dagster.settings import StateTtlConfig, parse_names
 
 _PREFIX: Final = "dstl/"
@@ -46,7 +46,7 @@ class _Name(NamedTuple):
         """
         of_asset = step is not None and step.job_def.asset_layer.executable_asset_keys
         parts = [
-            "asset" if of_asset else context.job_name,
+            OF_ASSET if of_asset else context.job_name,
             context.step_key,
             context.name,
             *filter(None, [context.mapping_key]),
