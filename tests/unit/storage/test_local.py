@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -246,6 +247,18 @@ def test_hostile_names(store: LocalObjectStore, name: str) -> None:
     ):
         with pytest.raises(InvalidInputError):
             call()
+
+
+def test_pipes_in_the_hidden_folder_block_nothing(store: LocalObjectStore) -> None:
+    """A process that waited there for a writer would hold its locks."""
+    for folder in ("temporary", "records/0"):
+        (store.root / ".dstl-store" / folder).mkdir(parents=True, exist_ok=True)
+        os.mkfifo(store.root / ".dstl-store" / folder / "pipe.json")
+    put = threading.Thread(target=store.put, args=("a", b"1"), kwargs={"precondition": ABSENT}, daemon=True)
+    put.start()
+    put.join(10)
+    assert not put.is_alive()
+    assert list(store.forget_taken()) == []
 
 
 def test_links_and_pipes_are_no_objects(store: LocalObjectStore, tmp_path: Path) -> None:
