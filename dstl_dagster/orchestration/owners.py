@@ -55,12 +55,12 @@ class OwnerRuns:
 
     def have_ended(self, owner: str) -> bool:
         """The owner is a run of this instance, and it and all its re-executions have ended."""
-        runs = self._of(owner)
+        runs = self.runs_of(owner)
         return bool(runs) and all(run.is_finished for run in runs)
 
     def are_alive(self, owner: str) -> bool:
         """The owner is a run of this instance, and it or one of its re-executions has not ended."""
-        return any(not run.is_finished for run in self._of(owner))
+        return any(not run.is_finished for run in self.runs_of(owner))
 
     def are_trying(self, owner: str) -> bool:
         """The owner is a step, and a try of it runs now: none that waits to be tried again."""
@@ -74,20 +74,21 @@ class OwnerRuns:
 
     def are_tagged(self, owner: str, tag: str) -> bool:
         """The owner is a run of this instance, and it or one of its re-executions has this tag as `true`."""
-        return any(run.tags.get(tag) == "true" for run in self._of(owner))
+        return any(run.tags.get(tag) == "true" for run in self.runs_of(owner))
 
     def _steps_of(self, owner: str) -> list[RunStepKeyStatsSnapshot]:
         step = step_of_owner(owner)
         if step is None:
             return []
-        alive = [run for run in self._of(owner) if not run.is_finished]
+        alive = [run for run in self.runs_of(owner) if not run.is_finished]
         return [each for run in alive for each in self.instance.get_run_step_stats(run.run_id, [step])]
 
-    def _of(self, owner: str) -> list[dg.DagsterRun]:
+    def runs_of(self, owner: str) -> list[dg.DagsterRun]:
+        """Its run and all re-executions, oldest first; none of another instance's, and of no run."""
         root = run_of_owner(owner)
         if root is None:
             return []
         runs = list(self.instance.get_runs(dg.RunsFilter(tags={"dagster/root_run_id": root})))
         root_run = self.instance.get_run_by_id(root)
         # Unknown here may still be alive in another instance, hence neither alive nor ended.
-        return runs if root_run is None else [*runs, root_run]
+        return [*([] if root_run is None else [root_run]), *reversed(runs)]

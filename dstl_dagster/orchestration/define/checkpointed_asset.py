@@ -219,7 +219,7 @@ class _Runs:
             attempt = batch.attempt
             unchanged = batch.already_in is not None
             if unchanged:
-                checks = repeated_checks(op_context, attempt.checkpoint_id)
+                checks = repeated_checks(op_context, attempt)
                 if observe_if_unchanged(op_context, assets, attempt):
                     yield from checks
                     return

@@ -28,13 +28,12 @@ from dstl_dagster.orchestration.keys import (
     TAG_FAIL_IF_APPLIED,
     JobAssets,
 )
-from dstl_dagster.orchestration.owners import run_of_owner, step_of_owner
+from dstl_dagster.orchestration.owners import OwnerRuns, run_of_owner, step_of_owner
 from dstl_dagster.orchestration.partitions import partition_of
 from dstl_dagster.orchestration.report.events import state_version
 from dstl_dagster.orchestration.report.failed_partitions import planned_before
 from dstl_dagster.orchestration.report.links import checkpoint_link, launchpad_link
 from dstl_dagster.orchestration.report.shown import Page
-from dstl_dagster.orchestration.timeline_check import NEWEST_EVENTS
 from dstl_dagster.timeline import BatchKey
 
 
@@ -65,18 +64,21 @@ def log_repeated(context: dg.OpExecutionContext, job: str, applied: Attempt, key
     context.log.warning(said)
 
 
-def repeated_checks(context: dg.OpExecutionContext, checkpoint_id: int) -> list[dg.AssetCheckResult]:
-    """What the asset's own checks said when the batch was written: its function evaluates none of them
-    again.
+def repeated_checks(context: dg.OpExecutionContext, applied: Attempt) -> list[dg.AssetCheckResult]:
+    """What the asset's own checks said of this batch when it was written: its function evaluates none of them
+    again. By the events of the run that wrote it: the newest evaluation of all may be of another partition.
     """
-    why = f"the batch is already in checkpoint {checkpoint_id}"
+    why = f"the batch is already in checkpoint {applied.checkpoint_id}"
+    said: dict[dg.AssetCheckKey, dg.AssetCheckEvaluation] = {}
+    for run in OwnerRuns(context.instance).runs_of("" if applied.batch is None else applied.batch.run):
+        for entry in context.instance.all_logs(
+            run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
+        ):
+            found = entry.get_dagster_event().asset_check_evaluation_data
+            said[found.asset_check_key] = found
     results = []
     for key in sorted(context.selected_asset_check_keys):
-        history = context.instance.event_log_storage.get_asset_check_execution_history(
-            key, limit=NEWEST_EVENTS
-        )
-        said = (each.evaluation for each in history)  # or that it is planned, as by this run
-        before = next((each for each in said if isinstance(each, dg.AssetCheckEvaluation)), None)
+        before = said.get(key)
         results.append(
             dg.AssetCheckResult(
                 passed=before is not None and before.passed,
