@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from dstl_dagster.errors import ErrorKind, InvalidInputError
 from dstl_dagster.format import KeyGroupRange, common_ranges, merged_ranges
@@ -35,6 +36,9 @@ Filters: TypeAlias = pc.Expression | str | Sequence[Any]
 
 KeyGroups: TypeAlias = KeyGroupRange | Iterable[KeyGroupRange] | str
 """A range, several of them, or text such as `0-15,20`; both ends inclusive."""
+
+_MOST_WHOLE = 2**53
+"""Up to which floating point has every whole number."""
 
 _RAW_TEXT = "name the column in `as_bytes` to read its bytes"
 
@@ -151,9 +155,16 @@ class StateScan:
         return pa.Table.from_batches(self._batches(), self.schema)
 
     def to_pandas(self) -> Any:
-        """All rows as a `pandas.DataFrame`, in PyArrow's choice of types. Raises: kind `not_installed`."""
+        """All rows as a `pandas.DataFrame`, in PyArrow's choice of types; but whole numbers beside nulls are
+        objects where floating point, its choice, does not have them all. Raises: kind `not_installed`.
+        """
         _required("pandas")
-        return self.to_arrow().to_pandas()
+        rows = self.to_arrow()
+        frame = rows.to_pandas()
+        for name, column in zip(rows.column_names, rows.columns, strict=True):
+            if any(map(_exceeds_doubles, column.chunks)):
+                frame[name] = column.to_pandas(integer_object_nulls=True)
+        return frame
 
     def to_polars(self) -> Any:
         """A `polars.LazyFrame`: columns and the number of rows that a query needs are asked of the scan, and
@@ -207,6 +218,18 @@ class StateScan:
                 rows = kept.select(list(self._names)).cast(schema)
                 refuse_raw_text(rows, _RAW_TEXT)
                 yield from rows.to_batches()
+
+
+def _exceeds_doubles(array: pa.Array) -> bool:
+    """Whether a whole number in it, also inside of nested values, may be none of floating point's."""
+    kind, parts = array.type, list[pa.Array]()
+    if pt.is_int64(kind):
+        return any(abs(end or 0) > _MOST_WHOLE for end in pc.min_max(array).as_py().values())
+    if pt.is_map(kind):
+        parts = [array.keys, array.items]
+    elif pt.is_list(kind) or pt.is_struct(kind):
+        parts = [array.flatten()] if pt.is_list(kind) else array.flatten()
+    return any(map(_exceeds_doubles, parts))
 
 
 def _wanted_ranges(at: StateAt, key_groups: KeyGroups | None) -> tuple[KeyGroupRange, ...]:

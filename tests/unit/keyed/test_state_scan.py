@@ -12,11 +12,13 @@ import pyarrow.compute as pc
 import pytest
 
 import dstl_dagster
+from dstl_dagster.checkpoint import Batch, CheckpointCoordinator
 from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.format.key_group_ranges import merged_ranges
+from dstl_dagster.jobs import write_frame
 from dstl_dagster.keyed.read.lookup import key_groups_of_filters
-from dstl_dagster.state import StateSchema, key_group_of
+from dstl_dagster.state import StateSchema, as_table, key_group_of
 from dstl_dagster.state.key_group_hash import SPREAD
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore
 
@@ -227,6 +229,31 @@ def test_only_exact_values_of_every_key_column_narrow_the_key_groups():
     assert key_groups_of_filters([("n", "=", number)], by_day) is None
     (one,) = key_groups_of_filters(whole, by_day)
     assert {*one} == set(key_group_of(key, by_day).tolist())
+
+
+def test_pandas_gets_each_whole_number():
+    """Beside a null PyArrow has floating point, which is another number beyond 2**53."""
+    pytest.importorskip("pandas")
+    coordinator = CheckpointCoordinator("job", MemoryObjectStore())
+    long = 2**53 + 1
+    rows = pa.table(
+        {
+            "k": [1, 2],
+            "few": [7, None],
+            "n": [long, None],
+            "s": [{"n": -long}, {"n": None}],
+            "l": [[long, None], []],
+            "m": pa.array([[("x", long), ("y", None)], None], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    batch = Batch.open(coordinator)
+    batch.add(write_frame(rows, batch, operator="op", keys=["k"]))
+    batch.complete()
+    frame = coordinator.read_state("op").to_pandas().sort_values("k")
+    found = as_table(frame.drop(columns=["k", "m"]), "what pandas has").to_pydict()
+    assert found == rows.drop_columns(["k", "m"]).to_pydict() | {"few": [7.0, None]}
+    assert list(frame["m"]) == [[("x", long), ("y", None)], None]
+    assert str(frame["few"].dtype) == "float64"
 
 
 def test_polars_reads_lazily_and_asks_for_less(scan):
