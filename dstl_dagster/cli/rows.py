@@ -105,8 +105,8 @@ def history_command(
 ) -> None:
     """Show the changes of one key, checkpoint by checkpoint.
 
-    A value is JSON if it parses as such, else text: id=5, name=Ann, 'name="5"', tail=null. Bytes, or
-    text that is not UTF-8: 'name={"base64": "/w=="}'. --json prints such text the same way.
+    A value is one of its column's type, as JSON or text: id=5, day=2026-11-01, 'name="5"', tail=null.
+    Bytes, or text that is not UTF-8: 'name={"base64": "/w=="}'. --json prints such text the same way.
     """
     manifest = coordinator.at(at).manifest
     operator = one_operator(manifest, operator)
@@ -217,7 +217,7 @@ def one_operator(manifest: Manifest, operator: str | None) -> str:
 
 
 def _key_of(state: StateAt, words: tuple[str, ...]) -> dict[str, Any]:
-    texts = {field.name for field in state.schema.columns if pa.types.is_string(field.type)}
+    types = {field.name: field.type for field in state.schema.columns}
     key = {}
     for word in words:
         column, equals, value = word.partition("=")
@@ -225,22 +225,31 @@ def _key_of(state: StateAt, words: tuple[str, ...]) -> dict[str, Any]:
             raise click.UsageError(f"expected COLUMN=VALUE, not {word!r}")
         if column in key:
             raise click.UsageError(f"{column!r} has two values: a history is of one key")
-        key[column] = _value(value, text=column in texts)
+        try:
+            key[column] = _value(value, types.get(column, pa.string()))
+        except (pa.ArrowException, OverflowError) as error:
+            raise click.UsageError(
+                f"{value!r} is no value of column {column!r}, which is {types[column]}"
+            ) from error
     return key
 
 
-def _value(text_given: str, *, text: bool) -> Any:
+def _value(text_given: str, kind: pa.DataType) -> Any:
     try:
         value = json.loads(text_given)
     except ValueError:
-        return text_given
+        value = text_given
     if isinstance(value, dict) and set(value) == {_BASE64}:
         try:
             return base64.b64decode(value[_BASE64], validate=True)
         except (TypeError, ValueError) as error:
             raise click.UsageError(f"{text_given!r} is not base64: {error}") from error
+    if value is None:
+        return None
     # name=5 means the text "5" where the column is text; null is null everywhere.
-    return text_given if text and not isinstance(value, str | None) else value
+    text = value if isinstance(value, str) else text_given
+    is_text = pa.types.is_string(kind) or pa.types.is_binary(kind)
+    return text if is_text else pa.scalar(text).cast(kind).as_py()
 
 
 def _documents(found: StateDiff) -> Iterator[dict[str, Any]]:

@@ -50,11 +50,16 @@ def stored_type(arrow_type: pa.DataType, column: str) -> pa.DataType:
     if pt.is_struct(arrow_type):
         fields = [arrow_type.field(index) for index in range(arrow_type.num_fields)]
         return pa.struct([pa.field(f.name, stored_type(f.type, f"{column}.{f.name}")) for f in fields])
+    if pt.is_decimal128(arrow_type):
+        # Arrow alone has digits left out before the point, or behind it.
+        scale = max(arrow_type.scale, 0)
+        digits = max(arrow_type.precision - arrow_type.scale, 0) + scale
+        if digits <= _MAX_DECIMAL_PRECISION:
+            return pa.decimal128(digits, scale)
     unchanged = (
         pt.is_boolean(arrow_type)
         or arrow_type in _INTEGERS
         or arrow_type in _FLOATS
-        or pt.is_decimal128(arrow_type)
         or pt.is_date32(arrow_type)
         or pt.is_time64(arrow_type)
         or arrow_type == pa.duration("us")

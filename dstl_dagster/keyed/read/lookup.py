@@ -119,6 +119,8 @@ def key_table(schema: StateSchema, key: Mapping[str, Any], names: Sequence[str] 
 def _key_array(value: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(value, bytes) and kind == pa.string():
         return pa.array([bytes(value)], pa.binary()).view(kind)  # unlike a cast, does not check the bytes
+    if isinstance(value, float):
+        return pa.array([value]).cast(kind)  # which refuses 1.5 for a whole number, and does not cut it off
     return pa.array([value], kind)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -255,6 +257,34 @@ def test_json_has_no_numbers_that_json_does_not_have(tmp_path):
     coordinator.confirm(attempt)
     (line,) = run(store, "history", "name=a", "--json").splitlines()
     assert json.loads(line, parse_constant=pytest.fail)["row"]["x"] == ["NaN", "-Infinity", 0.5]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        (pa.date32(), date(2026, 11, 1), ["2026-11-01", '"2026-11-01"']),
+        (pa.timestamp("us"), datetime(2026, 11, 1, 12), ["2026-11-01 12:00:00"]),
+        (pa.timestamp("us", "UTC"), datetime(2026, 11, 1, 12, tzinfo=UTC), ["2026-11-01T13:00+01:00"]),
+        (pa.decimal128(10, 2), Decimal("1.50"), ["1.5", "1.50"]),
+        (pa.int64(), 1, ["1"]),
+        (pa.bool_(), True, ["true"]),
+        (pa.binary(), b"a", ["a", '{"base64": "YQ=="}']),
+    ],
+)
+def test_a_key_is_written_as_its_type_is(tmp_path, kind, value, words):
+    """And what is no value of the type is refused: 1.5 is not 1."""
+    store = LocalObjectStore(tmp_path / "typed", durable=False)
+    coordinator = CheckpointCoordinator(JOB, store, owner="test")
+    schema = StateSchema.of(pa.schema({"k": kind}), ["k"], 16)
+    attempt = coordinator.trigger()
+    table = pa.table([pa.array([value], kind)], schema.columns)
+    coordinator.record(attempt, [write_rows(table, attempt, store, operator="totals", schema=schema)])
+    coordinator.confirm(attempt)
+    for word in words:
+        assert "upsert" in run(store, "history", f"k={word}")
+    if not pa.types.is_binary(kind):
+        refused = run(store, "history", "k=1.505", code=2)
+        assert f"'1.505' is no value of column 'k', which is {kind}" in refused
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,8 @@ def test_a_value_of_another_type_is_named() -> None:
     """With its column and the type that it should have."""
     with pytest.raises(InvalidInputError, match="'id' does not fit its type int64"):
         KeyedState(MemoryObjectStore(), _nothing()).rows(pa.table({"id": ["x"]}))
+    with pytest.raises(InvalidInputError, match=r"'id': 1\.5 is not a int64"):
+        KeyedState(MemoryObjectStore(), _nothing()).row({"id": 1.5})
 
 
 def _nothing():  # type: ignore[no-untyped-def]

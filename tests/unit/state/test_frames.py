@@ -172,6 +172,23 @@ def test_a_value_that_a_state_cannot_hold_is_named(columns: dict[str, Any], reas
     assert reason in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [((5, -2), (7, 0)), ((2, 5), (5, 5)), ((38, 38), (38, 38)), ((38, -1), None)],
+)
+def test_a_decimal_is_one_that_every_reader_has(given: tuple[int, int], stored: Any) -> None:
+    """Spark, Polars and DuckDB have no scale below 0, and none beyond the digits."""
+    digits = pa.array([(15).to_bytes(16, "little"), None], pa.binary(16))
+    rows = pa.table({"v": digits.view(pa.decimal128(*given))})
+    if stored is None:
+        with pytest.raises(InvalidInputError, match="which keyed state cannot store"):
+            fitted_rows(rows, None, WHAT)
+        return
+    found = fitted_rows(rows, None, WHAT)["v"]
+    assert found.type == pa.decimal128(*stored)
+    assert found.to_pylist() == [Decimal(15).scaleb(-given[1]), None]
+
+
 def test_a_row_counts_over_chunks_and_inside_of_lists_and_maps() -> None:
     """From the first row of the whole table, with nulls and what is below them."""
     kind = pa.map_(pa.string(), pa.list_(pa.int8()))
