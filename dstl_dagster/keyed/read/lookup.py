@@ -9,7 +9,7 @@ key's key group (`state`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
@@ -124,11 +124,22 @@ def _key_array(value: Any, kind: pa.DataType) -> pa.Array:
     return pa.array([value], kind)
 
 
+def with_lists(filters: Any) -> Any:
+    """The same filters, whose values can be looked at more than once, unlike a generator's."""
+    if isinstance(filters, pc.Expression | str | bytes) or not isinstance(filters, Iterable):
+        return filters
+    if isinstance(filters, Sequence) and len(filters) == 3 and isinstance(filters[0], str):
+        column, operation, value = filters
+        return column, operation, [*value] if isinstance(value, Iterator) else value
+    return [with_lists(each) for each in filters]
+
+
 def as_expression(filters: pc.Expression | Sequence[Any], columns: pa.Schema) -> pc.Expression:
     """Raises: InvalidInputError for filters that are malformed, or that do not fit the columns."""
     try:
         found = filters if isinstance(filters, pc.Expression) else _as_one(filters)
-        columns.empty_table().filter(found)
+        # A row of nulls: without any, Arrow compares time stamps with a zone and without one.
+        pa.table([pa.nulls(1, kind) for kind in columns.types], schema=columns).filter(found)
     except (pa.ArrowException, ValueError, TypeError, IndexError) as error:
         raise InvalidInputError(
             f'filters are an expression, or tuples such as [("{columns.names[0]}", "=", value)], over the '

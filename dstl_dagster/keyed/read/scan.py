@@ -25,7 +25,7 @@ from dstl_dagster.format import KeyGroupRange, common_ranges, merged_ranges
 from dstl_dagster.keyed.documents.manifest import Manifest
 from dstl_dagster.keyed.read.conditions import Scope, parsed_filters
 from dstl_dagster.keyed.read.keyed_state import StateAt
-from dstl_dagster.keyed.read.lookup import as_expression, key_groups_of_filters
+from dstl_dagster.keyed.read.lookup import as_expression, key_groups_of_filters, with_lists
 from dstl_dagster.settings import JobOptions, parse_names
 from dstl_dagster.state import refuse_raw_text, text_as_bytes
 from dstl_dagster.storage import ObjectStore, open_store
@@ -101,6 +101,7 @@ class StateScan:
         if isinstance(filters, str):
             filters = parsed_filters(filters, at.schema.columns)
         if filters is not None:
+            filters = with_lists(filters)
             where = as_expression(filters, at.schema.columns)
             ranges = common_ranges(ranges, key_groups_of_filters(filters, at.schema))
         return cls(at, tuple(names), ranges, where, raw, store)

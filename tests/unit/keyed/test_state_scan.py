@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from dstl_dagster.errors import InvalidInputError, NotFoundError
 from dstl_dagster.format import KeyGroupRange
 from dstl_dagster.format.key_group_ranges import merged_ranges
 from dstl_dagster.jobs import write_frame
-from dstl_dagster.keyed.read.lookup import key_groups_of_filters
+from dstl_dagster.keyed.read.lookup import as_expression, key_groups_of_filters
 from dstl_dagster.state import StateSchema, as_table, key_group_of
 from dstl_dagster.state.key_group_hash import SPREAD
 from dstl_dagster.storage import LocalObjectStore, MemoryObjectStore
@@ -229,6 +229,20 @@ def test_only_exact_values_of_every_key_column_narrow_the_key_groups():
     assert key_groups_of_filters([("n", "=", number)], by_day) is None
     (one,) = key_groups_of_filters(whole, by_day)
     assert {*one} == set(key_group_of(key, by_day).tolist())
+
+
+def test_values_of_in_may_be_a_generator(scan):
+    """They are looked at more than once."""
+    for column, values in (("tail", ["N007", "N008"]), ("flights", [7, 8])):
+        for filters in ([(column, "in", iter(values))], iter([[(column, "in", iter(values))]])):
+            assert rows(scan(filters=filters).to_arrow()) == [("N007", 7), ("N008", 8)]
+
+
+def test_a_time_without_a_zone_is_no_instant():
+    """Which is said before anything is read."""
+    columns = pa.schema({"at": pa.timestamp("us", "UTC")})
+    with pytest.raises(InvalidInputError, match="Cannot compare timestamp with timezone"):
+        as_expression([("at", "=", datetime(2020, 1, 1))], columns)
 
 
 def test_pandas_gets_each_whole_number():
