@@ -116,7 +116,7 @@ def _of_pandas(frame: Any, what: str) -> pa.Table:
             columns.append(pa.Array.from_pandas(series))
         except _REFUSALS as error:
             raise _refused(what, name, "pandas", _where(series), error) from error
-        if series.dtype == object:
+        if getattr(series.dtype, "categories", series).dtype == object:
             _refuse_changed(what, name, series, columns[-1])
     return pa.table(columns, names=names)
 
@@ -154,6 +154,8 @@ def _refuse_changed(what: str, column: str, series: Any, array: pa.Array | pa.Ch
 
 
 def _may_change(kind: pa.DataType) -> bool:
+    if pt.is_dictionary(kind):
+        return _may_change(kind.value_type)
     if pt.is_nested(kind):
         return any(_may_change(kind.field(place).type) for place in range(kind.num_fields))
     return bool(pt.is_temporal(kind) or pt.is_binary(kind) or pt.is_large_binary(kind))

@@ -97,6 +97,13 @@ def test_objects_that_arrow_would_change_are_refused(values: list[Any], row: int
     assert caught.value.kind == "unsupported_type"
 
 
+def test_categories_may_be_objects() -> None:
+    with pytest.raises(InvalidInputError, match="column 'a', from row 2 on"):
+        as_table(pd.DataFrame({"a": pd.Categorical([DAY, None, NOON])}), WHAT)
+    days = pd.DataFrame({"a": pd.Categorical([DAY, None])})
+    assert as_table(days, WHAT)["a"].to_pylist() == [DAY, None]
+
+
 @pytest.mark.parametrize(
     "values",
     [
