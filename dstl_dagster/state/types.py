@@ -49,6 +49,12 @@ def stored_type(arrow_type: pa.DataType, column: str) -> pa.DataType:
         return pa.list_(pa.field("element", stored_type(arrow_type.value_type, f"{column}.element")))
     if pt.is_struct(arrow_type):
         fields = [arrow_type.field(index) for index in range(arrow_type.num_fields)]
+        if len({f.name for f in fields}) < len(fields):
+            raise InvalidInputError(
+                f"column {column!r} is {arrow_type}, two fields of one name, which Spark does not read: "
+                "rename one",
+                kind=ErrorKind.UNSUPPORTED_TYPE,
+            )
         return pa.struct([pa.field(f.name, stored_type(f.type, f"{column}.{f.name}")) for f in fields])
     if pt.is_decimal128(arrow_type):
         # Arrow alone has digits left out before the point, or behind it.
@@ -159,8 +165,6 @@ def _with_fields_of_both(
     one: pa.StructType, other: pa.StructType, wider: Callable[[pa.DataType, pa.DataType], pa.DataType | None]
 ) -> pa.DataType | None:
     fields = {field.name: field for field in one.fields}
-    if len(fields) < one.num_fields:
-        return None  # of two fields of one name
     for field in other.fields:
         known = fields.get(field.name)
         joined = field.type if known is None else wider(known.type, field.type)

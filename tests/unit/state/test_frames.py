@@ -168,6 +168,10 @@ def test_pandas_on_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"n": [None]}, "column 'n' is new and has no value but null, so its type is unknown: give it one"),
         ({"n": [[], [None]]}, "column 'n' is new and has no value but null"),
         ({"n": pa.array([1], pa.uint64())}, "column 'n' has type uint64, which keyed state cannot store"),
+        (
+            {"n": pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])},
+            "column 'n' is struct<a: int64, a: int64>, two fields of one name",
+        ),
         ({"k": [1]}, "column 'k' is string, which cannot hold 1 (int64) of row 0"),
     ],
 )
