@@ -194,12 +194,13 @@ class MergeFails(MergeRunsTask):
         raise RuntimeError("the task dies after its work is done")
 
 
-@pytest.mark.parametrize(("task", "copies"), [(MergeFailsTwice, 3), (MergeFails, 4)])
+@pytest.mark.parametrize(("task", "least", "most"), [(MergeFailsTwice, 3, 3), (MergeFails, 2, 4)])
 def test_older_runs_are_merged_by_tasks_that_fail(
-    job: Job, monkeypatch: pytest.MonkeyPatch, task: type[MergeRunsTask], copies: int
+    job: Job, monkeypatch: pytest.MonkeyPatch, task: type[MergeRunsTask], least: int, most: int
 ) -> None:
     """What is large to merge is merged by tasks of the batch's session, or after three tries by this process.
-    What failed tries wrote is in no report, and the state is what was written.
+    What failed tries wrote is in no report, and the state is what was written. Once a task has failed for
+    good, Spark kills the others wherever they are.
     """
     monkeypatch.setattr(keyed_state, "_SPLIT_BYTES", 64 << 10)  # on the driver alone, which plans
     monkeypatch.setattr(shared_files, "SMALL_BYTES", 0)
@@ -221,7 +222,7 @@ def test_older_runs_are_merged_by_tasks_that_fail(
     named = {stream.name for handle in merged.handles for stream, _ in handle.handles_and_offsets}
     assert len(merged.handles) == len(named) > 2
     assert named < written
-    assert len(written) == copies * len(named)
+    assert least * len(named) <= len(written) <= most * len(named)
     assert all(str(done.attempt) in name for name in written)
 
 
