@@ -15,7 +15,7 @@ from dstl_dagster.checkpoint.inspect.verify import Verification, verify_checkpoi
 from dstl_dagster.checkpoint.job import Checkpoint, Job
 from dstl_dagster.clock import Clock
 from dstl_dagster.concurrency import Progress, gather
-from dstl_dagster.errors import ErrorKind, FormatError, NotFoundError
+from dstl_dagster.errors import DstlError, ErrorKind, FormatError, NotFoundError
 from dstl_dagster.settings import CheckpointOptions, JobOptions, Options, StoragePrices
 from dstl_dagster.storage import (
     COMPOSE_COMMIT,
@@ -135,11 +135,27 @@ class CheckpointReader:
         found = {step: cost_from_note(note) for step, note in zip(slots, notes, strict=True)}
         return CheckpointCost({step: cost for step, cost in found.items() if cost is not None})
 
-    def list(self) -> list[Checkpoint]:
-        """Every checkpoint that can be restored to, oldest first."""
+    def list(self, problems: dict[int, DstlError] | None = None) -> list[Checkpoint]:
+        """Every checkpoint that can be restored to, oldest first.
+
+        Args:
+            problems: gets why a checkpoint cannot be read, by its id, in place of raising it.
+
+        Raises: NotFoundError, FormatError for a manifest that is gone or damaged.
+        """
         view = self.timeline.tail()
-        looks = [partial(self._job.load, view, entry) for entry in view.retained]
-        return gather(looks, self._job.lookup_threads, "dstl-list")
+
+        def load(entry: CheckpointEntry) -> Checkpoint | None:
+            try:
+                return self._job.load(view, entry)
+            except (NotFoundError, FormatError) as error:
+                if problems is None:
+                    raise
+                problems[entry.checkpoint_id] = error
+                return None
+
+        looks = [partial(load, entry) for entry in view.retained]
+        return [each for each in gather(looks, self._job.lookup_threads, "dstl-list") if each is not None]
 
     def applied(self, key: str | BatchKey) -> int | None:
         """The id of the completed checkpoint that holds this batch; `None` if none does. A text is a name: of

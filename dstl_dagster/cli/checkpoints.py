@@ -41,6 +41,7 @@ from dstl_dagster.cli.rows import (
     history_command,
     materialize_command,
 )
+from dstl_dagster.errors import DstlError
 from dstl_dagster.timeline import AsOf, Snapshot
 
 
@@ -48,14 +49,20 @@ from dstl_dagster.timeline import AsOf, Snapshot
 @job_options
 def list_command(coordinator: CheckpointCoordinator, as_json: bool) -> None:
     """List the checkpoints that can be restored, oldest first; with --json, one object a line."""
-    checkpoints = coordinator.list()
+    problems: dict[int, DstlError] = {}
+    checkpoints = coordinator.list(problems)
     if as_json:
         for checkpoint in checkpoints:
             answer(as_json, checkpoint_json(checkpoint))
     elif checkpoints:
         show(checkpoint_table(checkpoints))
-    else:
+    elif not problems:
         say(f"job {coordinator.job!r} has no checkpoint in {coordinator.store.uri}")
+    for number, error in sorted(problems.items()):
+        said = f"UNREADABLE checkpoint {number}: {error} [{error.kind}]"
+        answer(as_json, {"checkpoint_id": number, "problem": str(error)}, said)
+    if problems:
+        sys.exit(1)
 
 
 @click.command("show")

@@ -136,6 +136,23 @@ def test_damage_is_named_and_gone_round(store):
     assert "checkpoint 1 is undamaged" in run(store, "verify")
 
 
+@pytest.mark.parametrize("payload", [None, b"not a manifest"])
+def test_a_list_shows_the_checkpoints_beside_one_that_cannot_be_read(store, payload):
+    """By its id, with the error; the status says that something is wrong."""
+    name = CheckpointCoordinator(JOB, store).get(2).entry.completed.manifest
+    if payload is None:
+        store.delete(name, precondition=ANY)
+    else:
+        store.put(name, payload, precondition=ANY)
+    shown = run(store, "list", code=1)
+    assert re.findall(r"^ *(\d) ", shown, re.MULTILINE) == ["1", "3"]
+    assert "UNREADABLE checkpoint 2: " in shown
+    assert name in shown
+    documents = [json.loads(line) for line in run(store, "list", "--json", code=1).splitlines()]
+    assert [each["checkpoint_id"] for each in documents] == [1, 3, 2]
+    assert name in documents[-1]["problem"]
+
+
 def test_restore_wants_one_word(store):
     """Neither both nor none."""
     run(store, "restore", "--yes", code=2)
