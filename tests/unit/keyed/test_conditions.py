@@ -83,7 +83,9 @@ def test_what_passes_passes_in_sql(text: str) -> None:
     """As DuckDB has it; a comparison with a null does not pass."""
     condition = pickle.loads(pickle.dumps(Condition.of(text, SCHEMA)))
     for_duckdb = text.replace("`odd ``name```", '"odd `name`"').replace("\\'", "''").replace('"a"', "'a'")
-    expected = duckdb.from_arrow(ROWS).filter(for_duckdb).project("id").fetchall()
+    # A table of its own: Arrow's is filtered by Arrow in DuckDB 1.4, and there NaN is no larger than 1.
+    own = duckdb.connect().register("rows", ROWS).execute("CREATE TABLE own AS FROM rows")
+    expected = own.execute(f"SELECT id FROM own WHERE {for_duckdb}").fetchall()
     assert expected or "> 'NaN'" in text
     assert ROWS.filter(condition.holds(ROWS)).column("id").to_pylist() == [row[0] for row in expected]
 
