@@ -24,7 +24,14 @@ from dstl_dagster.checkpoint import (
     listed_components,
 )
 from dstl_dagster.clock import Clock, SystemClock
-from dstl_dagster.errors import ConflictError, DstlError, ErrorKind, UnavailableError
+from dstl_dagster.errors import (
+    ConflictError,
+    DstlError,
+    ErrorKind,
+    FormatError,
+    NotFoundError,
+    UnavailableError,
+)
 from dstl_dagster.format import JobNames, attempt_half, attempt_of_component
 from dstl_dagster.settings import JobOptions, Options
 from dstl_dagster.storage import Generation, ObjectStat, ObjectStore, delete_each
@@ -117,10 +124,12 @@ def _objects(store: ObjectStore, names: JobNames) -> list[ObjectStat]:
 
 
 def _refused(error: DstlError, drop: Drop) -> DstlError:
-    if error.kind != ErrorKind.ATTEMPT_OPEN:
+    if isinstance(error, FormatError | NotFoundError):
         return type(error)(
             f"{error.message}; to drop the job nevertheless: force (--force)", ErrorKind(error.kind)
         )
+    if error.kind != ErrorKind.ATTEMPT_OPEN:
+        return error
     return ConflictError(
         f"job {drop.job!r} is running: {drop.open_owner!r} makes a checkpoint of it. Wait for it or, if it "
         "is dead, drop the job with force (--force)",
