@@ -442,7 +442,7 @@ def _before(
         at = known[source].position if source in known else None
         require_next_partition(target.definition, partition, at, job=coordinator.job, source=source)
         return latest
-    on = coordinator.get(held).entry.completed.builds_on
+    on = coordinator.timeline.completed(held).builds_on
     return coordinator.get(on) if on else None
 
 
