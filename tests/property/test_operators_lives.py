@@ -349,10 +349,13 @@ def test_a_job_is_what_its_operator_made_it(seed: int) -> None:
 
 
 if __name__ == "__main__":
+    wrong = 0
     for number in range(*map(int, sys.argv[1:])):
         steps: list[str] = []
         try:
             live(number, steps)
         except Exception:
-            print(f"seed {number}: {' '.join(steps)}")
+            wrong += 1
+            print(f"seed {number}: {' '.join(steps)}", flush=True)
             traceback.print_exc(limit=-4)
+    sys.exit(f"{wrong} seeds went wrong" if wrong else 0)
